@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The engine's thread, its queue of posted work and its end (see engine.h).
+ *
+ * The thread blocks every signal: handlers belong to the program's own threads, and a broken pipe
+ * is an error code here. Posted work is run in slices of a few milliseconds, so that a burst of
+ * starts cannot hold up a deadline. The end runs as a destructor of the library: it is there for
+ * exit() from anywhere, and the library is linked so that it is never unloaded before.
+ */
+#include "engine.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <time.h>
+
+#define SLICE_NS (2ull * 1000 * 1000)
+
+static struct {
+  pthread_mutex_t lock;
+  atomic_bool started;
+  atomic_bool forked;
+  atomic_bool ended;
+  pthread_t thread;
+  uv_loop_t loop;
+  uv_async_t wake;
+  struct sbx_work *head, *tail; /* under lock */
+  struct sbx_live *live;        /* engine's thread */
+  char *scratch;
+} engine = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+uint64_t sbx_now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static struct sbx_work *next_work(void) {
+  pthread_mutex_lock(&engine.lock);
+  struct sbx_work *work = engine.head;
+  if (work != NULL) {
+    engine.head = work->next;
+    work->next = NULL;
+    work->queued = false;
+  }
+  pthread_mutex_unlock(&engine.lock);
+  return work;
+}
+
+static void on_wake(uv_async_t *wake) {
+  uint64_t until = 0;
+  struct sbx_work *work;
+  while ((work = next_work()) != NULL) {
+    work->run(work);
+    uint64_t now = sbx_now_ns();
+    if (until == 0) until = now + SLICE_NS;
+    if (now >= until) {
+      uv_async_send(wake);
+      return;
+    }
+  }
+}
+
+static void *engine_main(void *unused) {
+  (void)unused;
+  uv_run(&engine.loop, UV_RUN_DEFAULT);
+  return NULL;
+}
+
+static void after_fork_in_child(void) {
+  atomic_store(&engine.forked, true);
+}
+
+static int start_thread(void) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int rc = -pthread_create(&engine.thread, NULL, engine_main, NULL);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  return rc;
+}
+
+static int start_locked(void) {
+  static bool fork_handler_set; /* a failed start is tried again; the handler is set once */
+  int rc;
+  if (!fork_handler_set) {
+    rc = -pthread_atfork(NULL, NULL, after_fork_in_child);
+    if (rc != 0) return rc;
+    fork_handler_set = true;
+  }
+  if (engine.scratch == NULL) engine.scratch = malloc(SBX_ENGINE_SCRATCH);
+  if (engine.scratch == NULL) return -ENOMEM;
+  rc = uv_loop_init(&engine.loop);
+  if (rc != 0) return rc;
+  rc = uv_async_init(&engine.loop, &engine.wake, on_wake);
+  if (rc != 0) {
+    uv_loop_close(&engine.loop);
+    return rc;
+  }
+  rc = start_thread();
+  if (rc != 0) {
+    uv_close((uv_handle_t *)&engine.wake, NULL);
+    uv_run(&engine.loop, UV_RUN_DEFAULT);
+    uv_loop_close(&engine.loop);
+    return rc;
+  }
+  atomic_store(&engine.started, true);
+  return 0;
+}
+
+bool sbx_engine_usable(void) {
+  return !atomic_load_explicit(&engine.forked, memory_order_relaxed);
+}
+
+int sbx_engine_start(void) {
+  if (!sbx_engine_usable()) return -EOWNERDEAD;
+  if (atomic_load(&engine.started)) return atomic_load(&engine.ended) ? -ECANCELED : 0;
+  pthread_mutex_lock(&engine.lock);
+  int rc = atomic_load(&engine.started) ? 0 : start_locked();
+  pthread_mutex_unlock(&engine.lock);
+  return rc;
+}
+
+int sbx_engine_post(struct sbx_work *work) {
+  int rc = sbx_engine_start();
+  if (rc != 0) return rc;
+  pthread_mutex_lock(&engine.lock);
+  bool was_queued = work->queued;
+  bool was_empty = engine.head == NULL;
+  if (!was_queued) {
+    work->queued = true;
+    work->next = NULL;
+    if (was_empty)
+      engine.head = work;
+    else
+      engine.tail->next = work;
+    engine.tail = work;
+  }
+  pthread_mutex_unlock(&engine.lock);
+  if (was_empty && !was_queued) uv_async_send(&engine.wake);
+  return was_queued ? 0 : 1;
+}
+
+uv_loop_t *sbx_engine_loop(void) {
+  return &engine.loop;
+}
+
+char *sbx_engine_scratch(void) {
+  return engine.scratch;
+}
+
+void sbx_engine_add_live(struct sbx_live *live) {
+  live->prev = NULL;
+  live->next = engine.live;
+  if (engine.live != NULL) engine.live->prev = live;
+  engine.live = live;
+}
+
+void sbx_engine_remove_live(struct sbx_live *live) {
+  if (live->prev != NULL)
+    live->prev->next = live->next;
+  else
+    engine.live = live->next;
+  if (live->next != NULL) live->next->prev = live->prev;
+  live->prev = live->next = NULL;
+}
+
+static void stop_all(struct sbx_work *work) {
+  (void)work;
+  for (struct sbx_live *live = engine.live; live != NULL; live = live->next)
+    live->stop(live);
+  uv_stop(&engine.loop);
+}
+
+/* Process exit, after atexit handlers: what still runs is stopped, and the thread is gone before
+ * the process's memory is. Handles are left to the system. */
+__attribute__((destructor)) static void end_engine(void) {
+  static struct sbx_work end = {.run = stop_all};
+  if (!atomic_load(&engine.started) || !sbx_engine_usable()) return;
+  if (sbx_engine_post(&end) < 0) return;
+  atomic_store(&engine.ended, true);
+  pthread_join(engine.thread, NULL);
+}

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A started process and its group: status, signals, the end (see process.h).
+ *
+ * Status is read with WNOWAIT, so that the leader stays a zombie and keeps the group's id from
+ * being given to anyone else for as long as a stop may come. Where the program ignores SIGCHLD the
+ * system reaps by itself and that protection is gone; then only the pidfd, which can never mean
+ * another process, is used.
+ */
+#define _GNU_SOURCE
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "process.h"
+
+#define PIDFD_TYPE 3            /* P_PIDFD, which older headers do not name */
+#define SIGNAL_PROCESS_GROUP 4u /* PIDFD_SIGNAL_PROCESS_GROUP, Linux 6.9 */
+
+static int wait_status(const struct sbx_process *process, int options, siginfo_t *info) {
+  info->si_pid = 0;
+  int rc;
+  do {
+    rc = waitid((idtype_t)PIDFD_TYPE, (id_t)process->pidfd, info, WEXITED | options);
+  } while (rc != 0 && errno == EINTR);
+  return rc == 0 ? 0 : -errno;
+}
+
+int sbx_process_status(const struct sbx_process *process, int *exit_code) {
+  siginfo_t info;
+  int rc = wait_status(process, WNOHANG | WNOWAIT, &info);
+  if (rc != 0) return rc;
+  if (info.si_pid == 0) return -EAGAIN;
+  *exit_code = info.si_code == CLD_EXITED ? info.si_status : 128 + info.si_status;
+  return 0;
+}
+
+void sbx_process_signal_group(const struct sbx_process *process, int sig) {
+  if (process->pid <= 0 || process->reaped) return;
+  if (!process->autoreap) {
+    kill(-process->pid, sig);
+    return;
+  }
+  if (syscall(SYS_pidfd_send_signal, process->pidfd, sig, NULL, SIGNAL_PROCESS_GROUP) == 0) return;
+  if (errno == EINVAL) syscall(SYS_pidfd_send_signal, process->pidfd, sig, NULL, 0);
+}
+
+void sbx_process_reap(struct sbx_process *process) {
+  if (process->pid <= 0 || process->reaped) return;
+  siginfo_t info;
+  /* -ECHILD: the system or another part of the program has reaped it. Either way the id is gone. */
+  wait_status(process, WNOHANG, &info);
+  process->reaped = true;
+}
+
+/* Reads "pid (comm) state ppid pgrp" of /proc/<name>/stat; comm may hold anything, so the fields
+ * are counted from its last parenthesis. */
+static bool is_living_member(int proc_fd, const char *name, pid_t group) {
+  char path[32], text[512];
+  if (snprintf(path, sizeof path, "%.16s/stat", name) < 0) return false;
+  int fd = openat(proc_fd, path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  ssize_t got = read(fd, text, sizeof text - 1);
+  close(fd);
+  if (got <= 0) return false;
+  text[got] = '\0';
+  const char *after = strrchr(text, ')');
+  char state;
+  int parent, member_of;
+  if (after == NULL || sscanf(after + 1, " %c %d %d", &state, &parent, &member_of) != 3)
+    return false;
+  return member_of == group && state != 'Z' && state != 'X';
+}
+
+bool sbx_process_group_alive(const struct sbx_process *process) {
+  /* Most groups are gone with their leader, and this says so in one call. */
+  if (process->pid <= 0 || (kill(-process->pid, 0) != 0 && errno == ESRCH)) return false;
+  DIR *proc = opendir("/proc");
+  if (proc == NULL) return true; /* cannot tell: the caller's limit decides */
+  bool alive = false;
+  struct dirent *entry;
+  while (!alive && (entry = readdir(proc)) != NULL)
+    alive = isdigit((unsigned char)entry->d_name[0]) &&
+            is_living_member(dirfd(proc), entry->d_name, process->pid);
+  closedir(proc);
+  return alive;
+}
+
+void sbx_process_close(struct sbx_process *process) {
+  if (process->pidfd >= 0) close(process->pidfd);
+  process->pidfd = -1;
+}
