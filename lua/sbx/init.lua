@@ -1,0 +1,44 @@
+-- SPDX-License-Identifier: MIT
+--
+-- The library's face: `local sbx = require "sbx"` (SPEC A).
+--
+-- Submodules are loaded when first used, so a program pays only for what it touches.
+
+local task = require "sbx.task"
+
+---@class sbx
+---@field run fun(fn: function, ...): ... runs fn as the first task (SPEC A2)
+---@field spawn fun(fn: function, ...): sbx.Task
+---@field sleep fun(seconds: number)
+---@field gather fun(tasks: sbx.Task[]): any[]
+---@field timeout fun(seconds: number, fn: function, ...): ...
+---@field errors table sbx.errors
+---@field models table sbx.models
+---@field policy table sbx.policy
+---@field sandboxes table sbx.sandboxes
+local M = {
+  _VERSION = "0.1.0-dev",
+  run = task.run,
+  spawn = task.spawn,
+  sleep = task.sleep,
+  gather = task.gather,
+  timeout = task.timeout,
+}
+
+---Wraps a value so that nothing but `:reveal()` shows it (SPEC M3).
+---@param value string
+---@return sbx.Secret
+function M.secret(value)
+  return require("sbx.secret").new(value)
+end
+
+local SUBMODULES = { errors = true, models = true, policy = true, sandboxes = true, kit = true }
+
+return setmetatable(M, {
+  __index = function(self, name)
+    if not SUBMODULES[name] then return nil end
+    local module = require("sbx." .. name)
+    rawset(self, name, module)
+    return module
+  end,
+})

@@ -1,0 +1,83 @@
+-- SPDX-License-Identifier: MIT
+--
+-- The ledger in memory: the sessions of one program (SPEC P5).
+--
+-- A ledger stores rows and nothing else; what a row's state means is the sandbox's affair. The
+-- interface is the methods below; every ledger passes the same specs. Rows go in and out as copies,
+-- so that nobody changes a row but through the ledger.
+--
+-- A row: id, image, workspace_key, workspace_path, durability, created_at, expires_at, ttl_seconds,
+-- labels (the consumer's), state ("creating", "live" or "destroying").
+
+local M = {}
+
+---@class sbx.Ledger
+local Ledger = {}
+Ledger.__index = Ledger
+
+local function copy(row)
+  local out = {}
+  for key, value in pairs(row) do
+    out[key] = value
+  end
+  if row.labels then
+    out.labels = {}
+    for key, value in pairs(row.labels) do
+      out.labels[key] = value
+    end
+  end
+  return out
+end
+
+---@return sbx.Ledger
+function M.new()
+  return setmetatable({ _rows = {} }, Ledger)
+end
+
+---Adds a row; its id must be new.
+---@param row table
+function Ledger:insert(row)
+  assert(not self._rows[row.id], "a session id was given out twice")
+  self._rows[row.id] = copy(row)
+end
+
+---@param id string
+---@return table|nil row
+function Ledger:get(id)
+  local row = self._rows[id]
+  return row and copy(row)
+end
+
+---Sets fields of a row if it is there and in state `from`.
+---@param id string
+---@param from string
+---@param fields table
+---@return boolean changed
+function Ledger:update(id, from, fields)
+  local row = self._rows[id]
+  if not row or row.state ~= from then return false end
+  for key, value in pairs(copy(fields)) do
+    row[key] = value
+  end
+  return true
+end
+
+---@param id string
+function Ledger:delete(id)
+  self._rows[id] = nil
+end
+
+---@return table[] rows in the order of their creation
+function Ledger:list()
+  local rows = {}
+  for _, row in pairs(self._rows) do
+    rows[#rows + 1] = copy(row)
+  end
+  table.sort(rows, function(a, b)
+    if a.created_at ~= b.created_at then return a.created_at < b.created_at end
+    return a.id < b.id
+  end)
+  return rows
+end
+
+return M

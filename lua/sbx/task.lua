@@ -1,0 +1,539 @@
+-- SPDX-License-Identifier: MIT
+--
+-- Tasks: coroutines that wait in calls which look synchronous (SPEC A1-A4).
+--
+-- One rule decides how a call waits: in a task, at a point where it may yield, it yields and other
+-- tasks go on; anywhere else (a plain script, a luv callback, another library's coroutine, inside
+-- string.gsub) it blocks. This is the only module that yields or resumes.
+--
+-- A waiting task carries one wait record. Whatever ends the wait (the op, a timer, a cancel) wakes
+-- that record, and only the first does: a late completion finds another record, or none.
+-- Tasks are resumed from the driver's own loop rather than inside a luv callback while sbx.run
+-- drives, so that a task may itself pump the loop where it cannot yield.
+
+local errors = require "sbx.errors"
+local loop = require "sbx.loop"
+
+local M = {}
+
+---@class sbx.Task
+---@field _co thread
+---@field _state "ready"|"waiting"|"running"|"done"|"failed"|"cancelled"
+---@field _root table the sbx.run it belongs to
+---@field _wait table|nil what it waits for
+---@field _results table|nil
+---@field _error any
+---@field _watchers table waits of those who await its end
+---@field _cancel_pending boolean
+---@field _shields integer
+---@field _awaited boolean somebody has taken or will take its failure
+local Task = {}
+Task.__index = Task
+Task.__name = "sbx.Task"
+
+local by_coroutine = setmetatable({}, { __mode = "k" })
+local waits_by_op = {}
+local waits_count = 0
+local ready = {}
+local current_task
+local driving = 0
+local driven_root
+local inbox
+local kick
+
+local ENDED = { done = true, failed = true, cancelled = true }
+
+-- Roots: the tasks of one sbx.run. Those started outside of any belong to `outside`.
+
+local function new_root()
+  return { live = 0, failed = {} }
+end
+
+local outside = new_root()
+
+local function report(task)
+  local text = tostring(task._error)
+  if type(task._error) == "string" then text = debug.traceback(task._co, text) end
+  io.stderr:write("sbx: a task failed and nobody awaited it: ", text, "\n")
+end
+
+-- Waking and resuming.
+
+local function enqueue(task)
+  task._state = "ready"
+  ready[#ready + 1] = task
+  if driving == 0 then kick() end
+end
+
+-- Ends a wait; the first caller wins.
+local function wake(wait)
+  local task = wait.task
+  if not task or task._wait ~= wait then return end
+  task._wait = nil
+  enqueue(task)
+end
+
+local function finish(task, state)
+  task._state = state
+  local root = task._root
+  root.live = root.live - 1
+  for _, wait in ipairs(task._watchers) do
+    task._awaited = true
+    wake(wait)
+  end
+  if state ~= "failed" or task._awaited then return end
+  if root == outside then
+    report(task)
+  else
+    root.failed[#root.failed + 1] = task
+  end
+end
+
+local function pack(...)
+  return { n = select("#", ...), ... }
+end
+
+local function settle(task, ok, ...)
+  if coroutine.status(task._co) ~= "dead" then
+    -- A yield that is not ours: the task waits for nobody, so nobody would ever resume it.
+    task._error = errors.TaskError("a task yielded outside of an sbx call")
+    finish(task, "failed")
+  elseif ok then
+    task._results = pack(...)
+    finish(task, "done")
+  else
+    task._error = ...
+    finish(task, errors.is(task._error, "Cancelled") and "cancelled" or "failed")
+  end
+end
+
+local function resume(task)
+  if ENDED[task._state] then return end
+  local before = current_task
+  current_task = task
+  task._state = "running"
+  local args = task._args
+  task._args = nil
+  local out
+  if args then
+    out = pack(coroutine.resume(task._co, unpack(args, 1, args.n)))
+  else
+    out = pack(coroutine.resume(task._co))
+  end
+  current_task = before
+  if task._state == "running" then settle(task, unpack(out, 1, out.n)) end
+end
+
+-- Resumes those that are ready now; those they make ready come in the next round, after a look at
+-- the loop.
+local function run_ready()
+  local batch = ready
+  ready = {}
+  for i = 1, #batch do
+    resume(batch[i])
+  end
+end
+
+local function on_port_ready()
+  local port = inbox.port
+  local id = port:take()
+  while id do
+    local wait = waits_by_op[id]
+    if wait then
+      waits_by_op[id] = nil
+      waits_count = waits_count - 1
+      if waits_count == 0 then inbox:release() end
+      wake(wait)
+    end
+    id = port:take()
+  end
+  if driving == 0 then run_ready() end
+end
+
+kick = loop.kick(function()
+  if driving == 0 then
+    run_ready()
+    if #ready > 0 then kick() end
+  end
+end)
+
+-- Waiting.
+
+-- The running task if it can yield here, else nil.
+local function yielding_task()
+  local task = by_coroutine[coroutine.running() or false]
+  if task and coroutine.isyieldable() then return task end
+  return nil
+end
+
+local function deliver_cancel(task)
+  if task._cancel_pending and task._shields == 0 then
+    task._cancel_pending = false
+    errors.raise(errors.Cancelled("the task was cancelled"))
+  end
+end
+
+-- Suspends task until its wait is woken. wait.cancel, if given, hurries the end.
+local function suspend(task, wait)
+  wait.task = task
+  task._wait = wait
+  task._state = "waiting"
+  if task._cancel_pending and task._shields == 0 then
+    task._cancel_pending = false
+    wait.cancelled = true
+    wait.cancel(wait)
+  end
+  if task._wait == wait then coroutine.yield() else task._state = "ready" end
+  task._state = "running"
+  if wait.cancelled then errors.raise(errors.Cancelled("the task was cancelled")) end
+end
+
+local function cancel_op(wait)
+  wait.op:cancel()
+end
+
+---Waits for an op of the engine. In a task that is cancelled the op is cancelled, and Cancelled is
+---raised only once it has ended: what it had begun is cleaned up by then (SPEC A3).
+---@param op userdata
+---@return true|nil ok
+---@return string|nil errno name
+---@return string|nil text
+function M.await(op)
+  local task = yielding_task()
+  if not task then return op:wait() end
+  inbox = inbox or loop.inbox(on_port_ready)
+  if not op:notify(inbox.port) then
+    local wait = { op = op, cancel = cancel_op }
+    waits_by_op[op:id()] = wait
+    waits_count = waits_count + 1
+    if waits_count == 1 then inbox:hold() end
+    suspend(task, wait)
+  end
+  return op:wait()
+end
+
+-- Pumps the loop until done() for a caller that cannot yield.
+local function pump(done)
+  if loop.in_callback() then
+    errors.raise(errors.TaskError("cannot wait for a task inside a loop callback"))
+  end
+  driving = driving + 1
+  local ok, err = pcall(function()
+    while not done() do
+      run_ready()
+      if done() then break end
+      local alive = loop.turn(#ready == 0)
+      if not alive and #ready == 0 and not done() then
+        errors.raise(errors.TaskError("deadlock: every task waits for another"))
+      end
+    end
+  end)
+  driving = driving - 1
+  if driving == 0 and #ready > 0 then kick() end
+  if not ok then error(err, 0) end
+end
+
+local function cancel_plain(wait)
+  wake(wait)
+end
+
+-- Waits until task has ended, without looking at how.
+local function wait_end(task)
+  if ENDED[task._state] then return end
+  local me = yielding_task()
+  if not me then
+    pump(function() return ENDED[task._state] end)
+    return
+  end
+  local wait = { cancel = cancel_plain }
+  table.insert(task._watchers, wait)
+  suspend(me, wait)
+end
+
+---Waits; other tasks go on. Outside a task the program blocks (SPEC A2).
+---@param seconds number >= 0, fractions allowed
+function M.sleep(seconds)
+  if type(seconds) ~= "number" or seconds ~= seconds or seconds < 0 or seconds == math.huge then
+    error("sbx.sleep: seconds must be a finite number >= 0", 2)
+  end
+  local task = yielding_task()
+  if not task then
+    loop.block(seconds)
+    return
+  end
+  local wait = {}
+  local stop = loop.after(seconds, function()
+    wake(wait)
+    if driving == 0 then run_ready() end
+  end)
+  wait.cancel = function()
+    stop()
+    wake(wait)
+  end
+  suspend(task, wait)
+end
+
+-- Tasks.
+
+local function new_task(root, fn, ...)
+  if type(fn) ~= "function" then error("sbx: a task needs a function", 3) end
+  local task = setmetatable({
+    _co = coroutine.create(fn),
+    _root = root,
+    _args = pack(...),
+    _watchers = {},
+    _cancel_pending = false,
+    _shields = 0,
+    _awaited = false,
+  }, Task)
+  by_coroutine[task._co] = task
+  root.live = root.live + 1
+  enqueue(task)
+  return task
+end
+
+local function active_root()
+  if current_task then return current_task._root end
+  return driven_root or outside
+end
+
+---Starts a task; it runs from the next turn on (SPEC A2).
+---@param fn function
+---@param ... any its arguments
+---@return sbx.Task
+function M.spawn(fn, ...)
+  return new_task(active_root(), fn, ...)
+end
+
+local function outcome(task)
+  task._awaited = true
+  if task._state == "done" then return unpack(task._results, 1, task._results.n) end
+  error(task._error, 0)
+end
+
+---Waits for the task's end. Raises what it failed with, or Cancelled (SPEC A2, A3).
+---@return any ... the task's results
+function Task:await()
+  if self._co == coroutine.running() then
+    errors.raise(errors.TaskError("a task cannot await itself"))
+  end
+  self._awaited = true
+  wait_end(self)
+  return outcome(self)
+end
+
+---@return "running"|"done"|"failed"|"cancelled"
+function Task:status()
+  return ENDED[self._state] and self._state or "running"
+end
+
+function Task:__tostring()
+  return ("sbx.Task (%s)"):format(self:status())
+end
+
+-- Asks for the cancel without waiting for it.
+local function request_cancel(task)
+  if ENDED[task._state] then return end
+  local wait = task._wait
+  if task._args then
+    task._args = nil
+    task._error = errors.Cancelled("the task was cancelled before it began")
+    finish(task, "cancelled")
+  elseif wait and task._shields == 0 then
+    wait.cancelled = true
+    wait.cancel(wait)
+  else
+    task._cancel_pending = true
+  end
+end
+
+---Cancels the task: where it waits, Cancelled is raised. Returns when the task has ended, its
+---clean-up included (SPEC A3). A task that cancels itself raises Cancelled here.
+function Task:cancel()
+  request_cancel(self)
+  if self == yielding_task() then
+    deliver_cancel(self)
+    return
+  end
+  wait_end(self)
+end
+
+---Runs fn; a cancel of the calling task waits until it has returned.
+---@param fn function
+---@return any ...
+function M.shield(fn, ...)
+  local task = by_coroutine[coroutine.running() or false]
+  if not task then return fn(...) end
+  task._shields = task._shields + 1
+  local out = pack(pcall(fn, ...))
+  task._shields = task._shields - 1
+  if not out[1] then error(out[2], 0) end
+  return unpack(out, 2, out.n)
+end
+
+-- Waits for the end of each task; if the caller is cancelled meanwhile, cancels them all, waits for
+-- their end, and passes the cancel on.
+local function wait_all(tasks, each)
+  local ok, err = pcall(function()
+    for _, task in ipairs(tasks) do
+      task._awaited = true
+    end
+    for _, task in ipairs(tasks) do
+      wait_end(task)
+      if each(task) then return end
+    end
+  end)
+  if ok then return end
+  for _, task in ipairs(tasks) do
+    request_cancel(task)
+  end
+  M.shield(function()
+    for _, task in ipairs(tasks) do
+      wait_end(task)
+    end
+  end)
+  error(err, 0)
+end
+
+local function first_failure(tasks)
+  for _, task in ipairs(tasks) do
+    if task._state == "failed" or task._state == "cancelled" then return task end
+  end
+  return nil
+end
+
+-- Waits until all have ended or one has failed, whichever it is.
+local function wait_until_failure(tasks)
+  local me = yielding_task()
+  if not me then
+    pump(function()
+      if first_failure(tasks) then return true end
+      for _, task in ipairs(tasks) do
+        if not ENDED[task._state] then return false end
+      end
+      return true
+    end)
+    return
+  end
+  local open = #tasks
+  while open > 0 and not first_failure(tasks) do
+    open = 0
+    local wait = { cancel = cancel_plain }
+    for _, task in ipairs(tasks) do
+      if not ENDED[task._state] then
+        open = open + 1
+        table.insert(task._watchers, wait)
+      end
+    end
+    if open > 0 then suspend(me, wait) end
+  end
+end
+
+---Waits for all tasks. The first failure cancels the rest, waits for them and is raised; so does a
+---cancel of the caller (SPEC A2).
+---@param tasks sbx.Task[]
+---@return any[] results the first result of each task, in order; `n` is their number
+function M.gather(tasks)
+  for i, task in ipairs(tasks) do
+    if getmetatable(task) ~= Task then
+      error(("sbx.gather: item %d is not a task"):format(i), 2)
+    end
+    task._awaited = true
+  end
+  local ok, err = pcall(wait_until_failure, tasks)
+  local failed = first_failure(tasks)
+  if not ok or failed then
+    for _, task in ipairs(tasks) do
+      request_cancel(task)
+    end
+    M.shield(wait_all, tasks, function() return false end)
+    error(not ok and err or failed._error, 0)
+  end
+  local results = { n = #tasks }
+  for i, task in ipairs(tasks) do
+    results[i] = task._results[1]
+  end
+  return results
+end
+
+---Runs fn as a task of its own and gives it seconds; then it is cancelled, and once it has ended
+---`sbx.errors.TimeoutError` is raised (SPEC A2).
+---@param seconds number > 0
+---@param fn function
+---@return any ... fn's results
+function M.timeout(seconds, fn, ...)
+  if type(seconds) ~= "number" or seconds ~= seconds or seconds <= 0 then
+    error("sbx.timeout: seconds must be a number > 0", 2)
+  end
+  local task = new_task(active_root(), fn, ...)
+  local expired = false
+  local stop = loop.after(math.min(seconds, 4e9), function()
+    expired = true
+    request_cancel(task)
+    if driving == 0 then run_ready() end
+  end)
+  local ok, err = pcall(wait_all, { task }, function() return false end)
+  stop()
+  if not ok then error(err, 0) end
+  if expired and task._state ~= "failed" then
+    errors.raise(errors.TimeoutError(("timed out after %g s"):format(seconds)))
+  end
+  return outcome(task)
+end
+
+---Runs fn as the first task until it and every task it left have ended (SPEC A2).
+---@param fn function
+---@return any ... fn's results; its error is raised again unchanged
+function M.run(fn, ...)
+  if current_task or driven_root then
+    errors.raise(errors.TaskError("sbx.run inside a task or another sbx.run"))
+  end
+  local root = new_root()
+  local main = new_task(root, fn, ...)
+  main._awaited = true
+  driven_root = root
+  local ok, err = pcall(pump, function() return root.live == 0 end)
+  driven_root = nil
+  if not ok then error(err, 0) end
+  local unseen
+  for _, task in ipairs(root.failed) do
+    if not task._awaited then
+      report(task)
+      unseen = unseen or task
+    end
+  end
+  if main._state == "done" and unseen then error(unseen._error, 0) end
+  return outcome(main)
+end
+
+---A condition that opens once; waiting for it before or after that is the same.
+---@class sbx.Latch
+local Latch = {}
+Latch.__index = Latch
+
+---@return sbx.Latch
+function M.latch()
+  return setmetatable({ _open = false, _waits = {} }, Latch)
+end
+
+function Latch:open()
+  self._open = true
+  for _, wait in ipairs(self._waits) do
+    wake(wait)
+  end
+  self._waits = {}
+end
+
+function Latch:wait()
+  if self._open then return end
+  local task = yielding_task()
+  if not task then
+    pump(function() return self._open end)
+    return
+  end
+  local wait = { cancel = cancel_plain }
+  table.insert(self._waits, wait)
+  suspend(task, wait)
+end
+
+return M

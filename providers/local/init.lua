@@ -1,0 +1,83 @@
+-- SPDX-License-Identifier: MIT
+--
+-- Provider `local`: runs commands on the host, in a directory, with no isolation (SPEC L).
+--
+-- `require "sbx.providers.local"` registers it. What it cannot give (any isolation, a network
+-- tighter than egress, caps) it refuses. A workspace is a directory below the settings' root:
+-- `<root>/.ephemeral/<session id>` or, persistent, `<root>/<workspace_key>`; a key cannot start
+-- with a dot, so the two never meet.
+
+local settings = require "sbx.settings"
+local sandboxes = require "sbx.sandboxes"
+local ManagedSandbox = require("sbx.kit").ManagedSandbox
+local Session = require "sbx.providers.local.session"
+local workspaces = require "sbx.providers.local.workspaces"
+
+---@class sbx.LocalSandbox : sbx.ManagedSandbox
+---@field _workspaces sbx.LocalWorkspaces
+---@field _base_path string PATH of the commands
+local LocalSandbox = ManagedSandbox.extend("local")
+
+LocalSandbox.settings = settings.provider("SANDBOX_LOCAL_", {
+  { name = "root", env = "SANDBOX_LOCAL_ROOT", type = "path",
+    description = "directory of the workspaces" },
+  { name = "base_path", env = "SANDBOX_LOCAL_BASE_PATH", type = "string",
+    default = "/usr/local/bin:/usr/bin:/bin", description = "PATH of the commands" },
+})
+
+---@param options { settings: table, now: (fun(): number)?, ledger: sbx.Ledger?, getenv: function? }
+---@return sbx.LocalSandbox
+function LocalSandbox.new(options)
+  return ManagedSandbox.init(LocalSandbox, {
+    _workspaces = workspaces.new(options.settings.root, options.getenv or os.getenv),
+    _base_path = options.settings.base_path,
+  }, options)
+end
+
+local function check_spec(self, spec)
+  if spec.isolation ~= "none" then
+    self:_reject(("isolation %q: it runs commands on the host, isolation \"none\". Either allow "
+      .. "that (TAI_MCP_SANDBOX_ISOLATION=none, or isolation = \"none\" in sandboxes.configure), "
+      .. "or select a provider that isolates (TAI_MCP_SANDBOX=sbx.providers.docker)")
+      :format(spec.isolation))
+  end
+  if spec.network ~= "egress" then
+    self:_reject(("network %q: a command on the host has the host's network. Ask for "
+      .. "network = \"egress\", or select a provider that isolates "
+      .. "(TAI_MCP_SANDBOX=sbx.providers.docker)"):format(spec.network))
+  end
+  for _, cap in ipairs { "cpu", "memory_mb" } do
+    if spec[cap] ~= nil then
+      self:_reject(("%s: it cannot enforce a cap. Leave %s unset, or select a provider that can "
+        .. "(TAI_MCP_SANDBOX=sbx.providers.docker)"):format(cap, cap))
+    end
+  end
+end
+
+function LocalSandbox:_create_resources(spec, session_id)
+  check_spec(self, spec)
+  local root = self._workspaces:create(spec.durability, spec.workspace_key, session_id)
+  return Session.new {
+    id = session_id,
+    workspace_path = root:path(),
+    _root = root,
+    _base_env = { PATH = self._base_path, HOME = root:path() },
+    _spec_env = spec.env,
+  }
+end
+
+function LocalSandbox:_destroy_resources(row, remove_workspace)
+  local session = self._sessions[row.id]
+  if session then session:_close() end
+  if remove_workspace then
+    self._workspaces:remove(row.durability, row.workspace_key, row.id)
+  end
+end
+
+function LocalSandbox:_remove_workspace(workspace_key)
+  self._workspaces:remove("persistent", workspace_key)
+end
+
+sandboxes.register_sandbox(LocalSandbox)
+
+return LocalSandbox
