@@ -222,10 +222,8 @@ struct sbx_op *sbx_exec_end_op(struct sbx_exec *exec) {
 
 void sbx_exec_result(struct sbx_exec *exec, struct sbx_exec_result *result) {
   pthread_mutex_lock(&exec->lock);
-  *result = (struct sbx_exec_result){.end = exec->how,
-                                     .exit_code = exec->exit_code,
-                                     .fault = exec->fault,
-                                     .held = exec->held};
+  *result = (struct sbx_exec_result){
+      .end = exec->how, .exit_code = exec->exit_code, .fault = exec->fault, .held = exec->held};
   for (int i = 0; i < 2; i++) {
     result->output[i] = exec->gathered[i].data;
     result->output_len[i] = exec->received[i];

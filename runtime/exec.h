@@ -49,7 +49,7 @@ struct sbx_exec_request {
   const char *stdin_data; /* lent until the end op completes; NULL: the command reads end-of-file */
   size_t stdin_len;
   bool interactive;
-  bool end_at_exit; /* SPEC X18: wait = "exit" */
+  bool end_at_exit;     /* SPEC X18: wait = "exit" */
   uint64_t deadline_ns; /* sbx_now_ns() clock */
 };
 
@@ -58,11 +58,11 @@ enum sbx_exec_end { SBX_END_EXIT, SBX_END_TIMEOUT, SBX_END_CANCELLED, SBX_END_FA
 
 struct sbx_exec_result {
   enum sbx_exec_end end;
-  int exit_code;              /* SBX_END_EXIT */
-  struct sbx_fault fault;     /* SBX_END_FAULT */
-  const char *output[2];      /* borrowed from the exec, by stream; one-shot only */
-  uint64_t output_len[2];     /* bytes received, by stream */
-  bool held;                  /* a process outside the group still held the output at the stop */
+  int exit_code;          /* SBX_END_EXIT */
+  struct sbx_fault fault; /* SBX_END_FAULT */
+  const char *output[2];  /* borrowed from the exec, by stream; one-shot only */
+  uint64_t output_len[2]; /* bytes received, by stream */
+  bool held;              /* a process outside the group still held the output at the stop */
 };
 
 /* The next thing in an interactive exec's stream. */
@@ -94,7 +94,7 @@ void sbx_exec_abandon(struct sbx_exec *exec);
 
 /* One-shot. The op completes with 0 when the exec has ended, however it did; cancelling it stops
  * the group first. */
-struct sbx_op *sbx_exec_end_op(struct sbx_exec *exec);              /* borrowed */
+struct sbx_op *sbx_exec_end_op(struct sbx_exec *exec);                       /* borrowed */
 void sbx_exec_result(struct sbx_exec *exec, struct sbx_exec_result *result); /* once it is done */
 
 /* Interactive. Ops are owned by the caller. */

@@ -66,15 +66,15 @@ struct sbx_exec {
   enum sbx_exec_end how;
   struct sbx_fault fault;
   bool held;
-  bool killed;       /* a kill was asked for */
-  bool gone;         /* what `released` is, for callers */
+  bool killed; /* a kill was asked for */
+  bool gone;   /* what `released` is, for callers */
   bool exit_given;
   struct sbx_exec_op *readers, *killers; /* each with a reference */
 };
 
 /* The exec that a pointer to one of its members belongs to. */
 #define SBX_EXEC_OF(pointer, member) \
-  ((struct sbx_exec *)(void *)((char *)(pointer) - offsetof(struct sbx_exec, member)))
+  ((struct sbx_exec *)(void *)((char *)(pointer)-offsetof(struct sbx_exec, member)))
 
 void sbx_exec_ref(struct sbx_exec *exec);
 /* Posted by sbx_exec_start and the callers' functions; run on the engine's thread. */

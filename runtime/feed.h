@@ -29,7 +29,8 @@ struct sbx_feed {
 
 /* Copies data in. 0; -EAGAIN: it does not fit, use sbx_feed_lend; -ENOMEM. */
 int sbx_feed_copy(struct sbx_feed *feed, const char *data, size_t len);
-/* Queues data that stays valid until op (referenced; may be NULL) completes or the feed drops it. */
+/* Queues data that stays valid until op (referenced; may be NULL) completes or the feed drops it.
+ */
 int sbx_feed_lend(struct sbx_feed *feed, const char *data, size_t len, struct sbx_op *op);
 /* Writes until nothing is left (0) or fd takes no more (-EAGAIN); else -errno. Completes ops. */
 int sbx_feed_write(struct sbx_feed *feed, int fd);

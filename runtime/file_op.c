@@ -68,8 +68,7 @@ static void work_on_pool(uv_work_t *request) {
   struct file_op *file = request->data;
   switch (file->kind) {
   case PUT:
-    file->result =
-        sbx_files_put(&file->root->files, file->path, file->put_data, file->put_len);
+    file->result = sbx_files_put(&file->root->files, file->path, file->put_data, file->put_len);
     break;
   case GET:
     file->result = sbx_files_get(&file->root->files, file->path, &file->got_data, &file->got_len);

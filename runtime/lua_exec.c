@@ -227,14 +227,10 @@ static int exec_close(lua_State *L) {
   return 0;
 }
 
-static const luaL_Reg methods[] = {{"op", exec_op},
-                                   {"result", exec_result},
-                                   {"next", exec_next},
-                                   {"readable", exec_readable},
-                                   {"write", exec_write},
-                                   {"close_stdin", exec_close_stdin},
-                                   {"kill", exec_kill},
-                                   {"close", exec_close},
+static const luaL_Reg methods[] = {{"op", exec_op},       {"result", exec_result},
+                                   {"next", exec_next},   {"readable", exec_readable},
+                                   {"write", exec_write}, {"close_stdin", exec_close_stdin},
+                                   {"kill", exec_kill},   {"close", exec_close},
                                    {NULL, NULL}};
 static const luaL_Reg meta[] = {{"__gc", exec_close}, {NULL, NULL}};
 

@@ -2,9 +2,9 @@
  *
  * Operations and completion ports (see op.h).
  *
- * An op's lock and its port's are never held together. The port's descriptor is written only when the queue
- * turns non-empty, and cleared before the queue is emptied, so a wake-up is never lost and a burst
- * of completions costs one.
+ * An op's lock and its port's are never held together. The port's descriptor is written only when
+ * the queue turns non-empty, and cleared before the queue is emptied, so a wake-up is never lost
+ * and a burst of completions costs one.
  */
 #include "op.h"
 

@@ -13,13 +13,14 @@
 #include <sys/types.h>
 
 struct sbx_process {
-  pid_t pid;      /* also the group's id; 0: nothing was started */
-  int pidfd;      /* owned; -1 after release */
+  pid_t pid; /* also the group's id; 0: nothing was started */
+  int pidfd; /* owned; -1 after release */
   bool reaped;
-  bool autoreap;  /* the program ignores SIGCHLD: the system reaps by itself, no status */
+  bool autoreap; /* the program ignores SIGCHLD: the system reaps by itself, no status */
 };
 
-#define SBX_PROCESS_NONE {.pidfd = -1}
+#define SBX_PROCESS_NONE \
+  { .pidfd = -1 }
 
 struct sbx_spawn {
   char *const *argv;
@@ -32,7 +33,7 @@ struct sbx_spawn {
  * and the exit code a shell would give (SPEC X4). */
 struct sbx_refusal {
   int error;
-  int exit_code; /* 126 or 127; 0: not refused */
+  int exit_code;    /* 126 or 127; 0: not refused */
   bool interpreter; /* the program is there, what it names to run it is not */
 };
 
