@@ -330,6 +330,45 @@ static int run_request(lua_State *L, struct request *request) {
   return run_file(L, request, strcmp(word, "-") == 0 ? NULL : word);
 }
 
+/* --- leaving ---------------------------------------------------------------------------------- */
+
+/* luv 1.44 frees a handle that is still closing when the state ends, and libuv then walks freed
+ * memory (SPEC A4). So the loop is turned until all are closed, while the state is whole. */
+static const char settle_luv_code[] =
+    "local uv = package.loaded.luv\n"
+    "if type(uv) ~= 'table' then return end\n"
+    "uv.walk(function(handle) if not handle:is_closing() then handle:close() end end)\n"
+    "for _ = 1, 1000 do if not uv.loop_alive() then break end uv.run('nowait') end\n";
+
+static void settle_luv(lua_State *L) {
+  if (luaL_loadbuffer(L, settle_luv_code, sizeof settle_luv_code - 1, "=sbxlua") == 0) {
+    call(L, 0, 0);
+  } else {
+    lua_pop(L, 1);
+  }
+}
+
+/* os.exit(code, close): the state is closed inside, so what comes before has to come here. Upvalue
+ * 1 is the original. */
+static int exit_settled(lua_State *L) {
+  int arguments = lua_gettop(L);
+  if (lua_toboolean(L, 2)) {
+    settle_luv(L);
+  }
+  lua_pushvalue(L, lua_upvalueindex(1));
+  lua_insert(L, 1);
+  lua_call(L, arguments, 0);
+  return 0;
+}
+
+static void wrap_exit(lua_State *L) {
+  lua_getglobal(L, "os");
+  lua_getfield(L, -1, "exit");
+  lua_pushcclosure(L, exit_settled, 1);
+  lua_setfield(L, -2, "exit");
+  lua_pop(L, 1);
+}
+
 /* Protected: everything that may raise for want of memory. Light userdata 1 is the request. */
 static int protected_main(lua_State *L) {
   struct request *request = lua_touserdata(L, 1);
@@ -339,10 +378,12 @@ static int protected_main(lua_State *L) {
   preload_modules(L);
   set_module_paths(L);
   set_arg_table(L, request);
+  wrap_exit(L);
   lua_gc(L, LUA_GCRESTART, -1);
   if (run_request(L, request) != 0) {
     request->exit_code = EXIT_ERROR;
   }
+  settle_luv(L);
   return 0;
 }
 
