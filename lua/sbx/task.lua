@@ -31,7 +31,8 @@ local Task = {}
 Task.__index = Task
 Task.__name = "sbx.Task"
 
-local by_coroutine = setmetatable({}, { __mode = "k" })
+-- Both weak: a task refers to its coroutine, and this Lua has no ephemerons.
+local by_coroutine = setmetatable({}, { __mode = "kv" })
 local waits_by_op = {}
 local waits_count = 0
 local ready = {}
@@ -62,15 +63,16 @@ end
 local function enqueue(task)
   task._state = "ready"
   ready[#ready + 1] = task
-  if driving == 0 then kick() end
+  if driving == 0 then kick() else loop.hasten() end
 end
 
--- Ends a wait; the first caller wins.
+-- Ends a wait; the first caller wins, and is told so.
 local function wake(wait)
   local task = wait.task
-  if not task or task._wait ~= wait then return end
+  if not task or task._wait ~= wait then return false end
   task._wait = nil
   enqueue(task)
+  return true
 end
 
 local function finish(task, state)
@@ -78,8 +80,10 @@ local function finish(task, state)
   local root = task._root
   root.live = root.live - 1
   for _, wait in ipairs(task._watchers) do
-    task._awaited = true
-    wake(wait)
+    -- One that was cancelled meanwhile, or that only waits for the end, takes no failure.
+    if (not wait.wants or wait.wants(task)) and wake(wait) and wait.awaits then
+      task._awaited = true
+    end
   end
   if state ~= "failed" or task._awaited then return end
   if root == outside then
@@ -237,15 +241,16 @@ local function cancel_plain(wait)
   wake(wait)
 end
 
--- Waits until task has ended, without looking at how.
-local function wait_end(task)
+-- Waits until task has ended, without looking at how. awaits: the caller will take its failure.
+local function wait_end(task, awaits)
   if ENDED[task._state] then return end
   local me = yielding_task()
   if not me then
+    task._awaited = task._awaited or awaits
     pump(function() return ENDED[task._state] end)
     return
   end
-  local wait = { cancel = cancel_plain }
+  local wait = { cancel = cancel_plain, awaits = awaits }
   table.insert(task._watchers, wait)
   suspend(me, wait)
 end
@@ -317,8 +322,7 @@ function Task:await()
   if self._co == coroutine.running() then
     errors.raise(errors.TaskError("a task cannot await itself"))
   end
-  self._awaited = true
-  wait_end(self)
+  wait_end(self, true)
   return outcome(self)
 end
 
@@ -351,7 +355,7 @@ end
 ---clean-up included (SPEC A3). A task that cancels itself raises Cancelled here.
 function Task:cancel()
   request_cancel(self)
-  if self == yielding_task() then
+  if self == current_task then
     deliver_cancel(self)
     return
   end
@@ -415,18 +419,20 @@ local function wait_until_failure(tasks)
     end)
     return
   end
-  local open = #tasks
-  while open > 0 and not first_failure(tasks) do
-    open = 0
-    local wait = { cancel = cancel_plain }
-    for _, task in ipairs(tasks) do
-      if not ENDED[task._state] then
-        open = open + 1
-        table.insert(task._watchers, wait)
-      end
-    end
-    if open > 0 then suspend(me, wait) end
+  if first_failure(tasks) then return end
+  local open = 0
+  local wait = { cancel = cancel_plain }
+  function wait.wants(ended)
+    open = open - 1
+    return open == 0 or ended._state ~= "done"
   end
+  for _, task in ipairs(tasks) do
+    if not ENDED[task._state] then
+      open = open + 1
+      table.insert(task._watchers, wait)
+    end
+  end
+  if open > 0 then suspend(me, wait) end
 end
 
 ---Waits for all tasks. The first failure cancels the rest, waits for them and is raised; so does a
@@ -468,6 +474,7 @@ function M.timeout(seconds, fn, ...)
   local task = new_task(active_root(), fn, ...)
   local expired = false
   local stop = loop.after(math.min(seconds, 4e9), function()
+    if ENDED[task._state] then return end
     expired = true
     request_cancel(task)
     if driving == 0 then run_ready() end

@@ -27,7 +27,7 @@ end
 local REASONS = {
   EXDEV = "it leads outside of the workspace",
   EISDIR = "it is a directory",
-  ENOTSUP = "it is not a regular file",
+  EOPNOTSUPP = "it is not a regular file", -- the name glibc has for ENOTSUP
   ENOTDIR = "a part of it is a file, not a directory",
 }
 

@@ -81,7 +81,7 @@ local function root_path(self)
   if self._root then return self._root end
   local list = candidates(self)
   for i, root in ipairs(list) do
-    local ok, name, text = probe(root)
+    local ok, name, text = task.shield(probe, root) -- a cancel must not leave its directory
     if ok then
       self._root = root
       return root
