@@ -14,7 +14,9 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/eventfd.h>
 #include <time.h>
+#include <unistd.h>
 
 #define SLICE_NS (2ull * 1000 * 1000)
 
@@ -82,9 +84,26 @@ static int start_thread(void) {
   return rc;
 }
 
+/* libuv aborts the program, or leaks, when its first loop cannot have all of its descriptors, which
+ * are an epoll, two pipes and an eventfd. */
+static int check_descriptors(void) {
+  int fd[6], count = 0, rc = 0;
+  while (rc == 0 && count < 6) {
+    fd[count] = eventfd(0, EFD_CLOEXEC);
+    if (fd[count] < 0)
+      rc = -errno;
+    else
+      count++;
+  }
+  while (count > 0)
+    close(fd[--count]);
+  return rc;
+}
+
 static int start_locked(void) {
   static bool fork_handler_set; /* a failed start is tried again; the handler is set once */
-  int rc;
+  int rc = check_descriptors();
+  if (rc != 0) return rc;
   if (!fork_handler_set) {
     rc = -pthread_atfork(NULL, NULL, after_fork_in_child);
     if (rc != 0) return rc;

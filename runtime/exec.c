@@ -51,9 +51,15 @@ static int post(struct sbx_exec *exec, struct sbx_work *work) {
   return rc < 0 ? rc : 0;
 }
 
+/* The end op may outlive the exec it is part of: then it is done, or about to be. */
 static void cancel_one_shot(struct sbx_op *end) {
   struct sbx_exec *exec = SBX_EXEC_OF(end, end);
+  unsigned refs = atomic_load(&exec->refs);
+  do {
+    if (refs == 0) return;
+  } while (!atomic_compare_exchange_weak(&exec->refs, &refs, refs + 1));
   post(exec, &exec->cancel_work);
+  sbx_exec_unref(exec);
 }
 
 static struct sbx_exec *new_exec(const struct sbx_exec_request *request) {

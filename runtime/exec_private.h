@@ -47,7 +47,7 @@ struct sbx_exec {
   uv_timer_t timer;                     /* the deadline; once stopping, the next look */
   bool timer_open;
   int out_fd[2];
-  bool attached, stopping, released, discarding;
+  bool attached, stopping, released, discarding, status_lost;
   uint64_t stop_until_ns;
   unsigned stop_pause_ms;
   struct sbx_gather gathered[2];

@@ -96,7 +96,7 @@ static char *read_room(struct sbx_exec *exec, int stream, size_t *room) {
 }
 
 static int gather_put(struct sbx_gather *gather, const char *data, size_t len) {
-  if (data != gather->data + gather->len || gather->data == NULL) {
+  if (gather->data == NULL || data != gather->data + gather->len) {
     if (gather->room - gather->len < len) {
       size_t room = gather->room * 2 > gather->len + len ? gather->room * 2 : gather->len + len;
       char *grown = realloc(gather->data, room);
@@ -268,6 +268,11 @@ static void end_exec(struct sbx_exec *exec, enum sbx_exec_end how) {
 /* Ended by itself: the exit, and the end of its output unless only the exit counts (SPEC X18). */
 static void maybe_end(struct sbx_exec *exec) {
   if (exec->stopping || exec->ended || !exec->exited) return;
+  /* Without a status the call has failed, and a failed call stops its group (SPEC X9). */
+  if (!exec->interactive && exec->status_lost) {
+    begin_stop(exec, SBX_END_FAULT);
+    return;
+  }
   if (exec->end_at_exit) {
     int rc = drain_pipe(exec, SBX_STDOUT);
     if (rc == 0) rc = drain_pipe(exec, SBX_STDERR);
@@ -351,6 +356,7 @@ static void note_exit(struct sbx_exec *exec, int rc, int exit_code) {
   close_handle(&exec->exit_open, (uv_handle_t *)&exec->exit_poll);
   if (rc != 0) {
     set_fault(exec, SBX_STEP_STATUS, rc);
+    exec->status_lost = true;
     exec->process.autoreap = true; /* somebody reaped it: its number may be another's by now */
   }
   pthread_mutex_lock(&exec->lock);

@@ -56,9 +56,14 @@ const struct sbx_files_root *sbx_root_files(const struct sbx_root *root) {
   return &root->files;
 }
 
+static void let_go_of_root(struct file_op *file) {
+  if (file->root != NULL) sbx_root_unref(file->root);
+  file->root = NULL;
+}
+
 static void destroy(struct sbx_op *op) {
   struct file_op *file = (struct file_op *)op;
-  if (file->root != NULL) sbx_root_unref(file->root);
+  let_go_of_root(file);
   free(file->path);
   free(file->got_data);
   free(file);
@@ -84,6 +89,7 @@ static void work_on_pool(uv_work_t *request) {
 
 static void after_work(uv_work_t *request, int status) {
   struct file_op *file = request->data;
+  let_go_of_root(file); /* the op may live on until Lua collects it */
   sbx_op_complete(&file->op, status != 0 ? status : file->result);
   sbx_op_unref(&file->op);
 }

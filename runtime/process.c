@@ -22,6 +22,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define CHILD_STACK ((size_t)64 * 1024)
@@ -29,6 +30,20 @@
 #define KERNEL_SIGSET_BYTES 8 /* the kernel's sigset_t, not the C library's */
 
 #define RAW __attribute__((no_sanitize("address", "thread", "undefined")))
+
+/* The thread sanitizer's clone() takes every child for a fork, which one that shares our memory is
+ * not: it is passed by. */
+#ifdef __SANITIZE_THREAD__
+#define THREAD_SANITIZER 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define THREAD_SANITIZER 1
+#endif
+#endif
+#ifdef THREAD_SANITIZER
+int __clone(int (*run)(void *), void *stack, int flags, void *arg, ...);
+#define clone __clone
+#endif
 
 /* The kernel's struct sigaction: the C library's wrapper would be intercepted by sanitizers. */
 struct kernel_sigaction {
@@ -145,7 +160,8 @@ static int search(int cwd_fd, const char *name, const char *path, char **program
   char *candidate = malloc(strlen(path) + name_len + 3);
   if (candidate == NULL) return ENOMEM;
   int error = ENOENT;
-  while (*path != '\0') {
+  bool more = *path != '\0';
+  while (more) {
     size_t dir_len = strcspn(path, ":");
     size_t at = 0;
     if (dir_len == 0) candidate[at++] = '.';
@@ -159,8 +175,8 @@ static int search(int cwd_fd, const char *name, const char *path, char **program
       return 0;
     }
     error = worse(error, found);
-    path += dir_len;
-    if (*path == ':') path++;
+    more = path[dir_len] == ':';
+    path += dir_len + 1;
   }
   free(candidate);
   return error;
@@ -193,6 +209,14 @@ static bool is_about_program(int error) {
   }
 }
 
+/* A vfork'ed child lets its parent go before it can be waited for, so this waits: it is exiting. */
+static void reap_failed(struct sbx_process *process) {
+  siginfo_t info;
+  while (waitid((idtype_t)P_PIDFD, (id_t)process->pidfd, &info, WEXITED) != 0 && errno == EINTR)
+    ;
+  process->reaped = true;
+}
+
 static int spawn_program(const struct sbx_spawn *spawn, const char *program,
                          struct sbx_process *process, struct sbx_refusal *refusal) {
   struct child child = {.spawn = spawn, .program = program};
@@ -201,12 +225,12 @@ static int spawn_program(const struct sbx_spawn *spawn, const char *program,
   int rc = run_child(&child, process);
   if (rc != 0) return rc;
   if (child.error == 0) return 0;
-  sbx_process_reap(process);
+  reap_failed(process);
   sbx_process_close(process);
   process->pid = 0;
   if (!child.at_exec || !is_about_program(child.error)) return -child.error;
   refuse(refusal, child.error);
-  if (child.error == ENOENT && executable(spawn->cwd_fd, program) == 0) {
+  if (refusal->exit_code == 127 && executable(spawn->cwd_fd, program) == 0) {
     refusal->exit_code = 126;
     refusal->interpreter = true;
   }

@@ -361,16 +361,29 @@ M.warm_up(function()
   end), "libuv's thread pool does not answer")
 end)
 
+local before_test, before_file
+
+-- What a warm-up brings up is not the file's that asked for it.
 local function run_warm_ups()
+  if #warm_ups == 0 then
+    return
+  end
+  local before = take_snapshot()
   while #warm_ups > 0 do
     table.remove(warm_ups, 1)()
+  end
+  for _, kind in ipairs(kinds) do
+    for what in pairs(look_at[kind]()) do
+      if before_file and not before[kind][what] then
+        before_file[kind][what] = true
+      end
+    end
   end
 end
 
 --- Counting and hooking -----------------------------------------------------------------------
 
 local passed, failed, skipped = 0, 0, 0
-local before_test, before_file
 local last_test, last_status
 
 local function full_name(element)

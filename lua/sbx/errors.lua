@@ -12,6 +12,9 @@
 -- and needs no entry here. Whoever makes an error keeps secrets and output out of its text (SPEC
 -- E2); `errors.quote` is for the rest.
 
+-- A compiled pairs() may end early (LuaJIT/LuaJIT#827).
+if jit then jit.off(true, true) end
+
 local M = {}
 
 -- Weak, so that a class made by a program (or by a spec) can go again.

@@ -6,6 +6,9 @@
 -- A provider module registers its class when it is loaded; which module that is, the settings say.
 -- The slot is also where the operator's policy is bound, so no sandbox can be had without one.
 
+-- A compiled pairs() may end early (LuaJIT/LuaJIT#827).
+if jit then jit.off(true, true) end
+
 local errors = require "sbx.errors"
 local policy = require "sbx.policy"
 local settings = require "sbx.settings"

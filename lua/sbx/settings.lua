@@ -16,6 +16,9 @@
 --   string   not empty, no NUL byte
 --   path     as string, and absolute: a relative one would be another place for each process
 
+-- A compiled pairs() may end early (LuaJIT/LuaJIT#827).
+if jit then jit.off(true, true) end
+
 local errors = require "sbx.errors"
 local models = require "sbx.models"
 

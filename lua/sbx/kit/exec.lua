@@ -6,6 +6,9 @@
 -- A provider gives a starter, `start(request, interactive)`, that returns an exec of the runtime or
 -- nil, step, errno name, text. What an exec's words mean to a caller is decided here only.
 
+-- A compiled pairs() may end early (LuaJIT/LuaJIT#827).
+if jit then jit.off(true, true) end
+
 local errors = require "sbx.errors"
 local models = require "sbx.models"
 local secret = require "sbx.secret"

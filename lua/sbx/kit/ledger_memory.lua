@@ -9,6 +9,9 @@
 -- A row: id, image, workspace_key, workspace_path, durability, created_at, expires_at, ttl_seconds,
 -- labels (the consumer's), state ("creating", "live" or "destroying").
 
+-- A compiled pairs() may end early (LuaJIT/LuaJIT#827).
+if jit then jit.off(true, true) end
+
 local M = {}
 
 ---@class sbx.Ledger

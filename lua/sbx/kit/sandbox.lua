@@ -10,6 +10,9 @@
 -- The order is what makes a failure safe: the row is there before the resources are, and goes after
 -- they have gone. A teardown is shielded from cancels, so it is never left half done.
 
+-- A compiled pairs() may end early (LuaJIT/LuaJIT#827).
+if jit then jit.off(true, true) end
+
 local errors = require "sbx.errors"
 local ledger_memory = require "sbx.kit.ledger_memory"
 local loop = require "sbx.loop"
@@ -24,6 +27,7 @@ local task = require "sbx.task"
 ---@field _ledger sbx.Ledger
 ---@field _sessions table<string, sbx.ManagedSandboxSession>
 ---@field _ending table<string, sbx.Latch> sessions whose teardown is under way
+---@field _removing table<string, sbx.Latch> keys whose persistent workspace is being removed
 local Sandbox = {}
 Sandbox.__index = Sandbox
 Sandbox.__name = "sbx.Sandbox"
@@ -50,6 +54,7 @@ function Sandbox.init(class, fields, options)
   fields._ledger = options.ledger or ledger_memory.new()
   fields._sessions = {}
   fields._ending = {}
+  fields._removing = {}
   return setmetatable(fields, class)
 end
 
@@ -104,6 +109,10 @@ end
 ---Raises SandboxValidationError, SandboxSpecRejectedError, SandboxError.
 function Sandbox:create_session(spec)
   local effective = policy.enforce(self._policy, models.SandboxSessionSpec(spec))
+  -- A workspace that is on its way out is not adopted.
+  while effective.durability == "persistent" and self._removing[effective.workspace_key] do
+    self._removing[effective.workspace_key]:wait()
+  end
   local id = new_id()
   local now = self._now()
   self._ledger:insert {
@@ -183,6 +192,16 @@ local function check_unheld(self, workspace_key, id)
   end
 end
 
+-- Runs fn while a persistent workspace is marked as being removed; returns as pcall.
+local function marked_as_removing(self, workspace_key, fn, ...)
+  local latch = task.latch()
+  self._removing[workspace_key] = latch
+  local ok, err = pcall(task.shield, fn, ...)
+  if self._removing[workspace_key] == latch then self._removing[workspace_key] = nil end
+  latch:open()
+  return ok, err
+end
+
 local function tear_down(self, row, remove_workspace)
   local session = self._sessions[row.id]
   if session then
@@ -214,7 +233,12 @@ function Sandbox:destroy_session(session_id, options)
   if not self._ledger:update(session_id, row.state, { state = "destroying" }) then return end
   local latch = task.latch()
   self._ending[session_id] = latch
-  local ok, err = pcall(task.shield, tear_down, self, row, remove_workspace)
+  local ok, err
+  if remove_workspace and row.durability == "persistent" then
+    ok, err = marked_as_removing(self, row.workspace_key, tear_down, self, row, true)
+  else
+    ok, err = pcall(task.shield, tear_down, self, row, remove_workspace)
+  end
   self._ending[session_id] = nil
   latch:open()
   if not ok then error(err, 0) end
@@ -226,7 +250,9 @@ end
 function Sandbox:remove_workspace(workspace_key)
   models.workspace_key(workspace_key)
   check_unheld(self, workspace_key, nil)
-  task.shield(self._remove_workspace, self, workspace_key)
+  local ok, err = marked_as_removing(self, workspace_key, self._remove_workspace, self,
+    workspace_key)
+  if not ok then error(err, 0) end
 end
 
 ---Destroys every expired session; persistent workspaces stay. One that fails to go does not stop

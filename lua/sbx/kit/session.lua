@@ -7,6 +7,9 @@
 -- methods _start_exec(request, interactive), _put_file(path, data) and _get_file(path). What they
 -- get is checked; what they raise goes to the caller as it is.
 
+-- A compiled pairs() may end early (LuaJIT/LuaJIT#827).
+if jit then jit.off(true, true) end
+
 local errors = require "sbx.errors"
 local exec = require "sbx.kit.exec"
 local models = require "sbx.models"
