@@ -74,7 +74,9 @@ static void proc_path(int fd, char *path, size_t size) {
 
 /* The link in /proc works also for a file that has been removed: ENOENT can only mean no /proc,
  * and must not pass for a missing file. */
-static int proc_error(void) { return errno == ENOENT ? -ENOSYS : -errno; }
+static int proc_error(void) {
+  return errno == ENOENT ? -ENOSYS : -errno;
+}
 
 int sbx_files_chmod_path(int fd, mode_t mode) {
   char path[SBX_FILES_NAME_SIZE];

@@ -49,7 +49,9 @@ static int call_openat2(int at, const char *path, int flags, uint64_t resolve, i
 }
 
 /* EPERM is what seccomp filters older than the call answer; it has no such error for our flags. */
-static bool lacks_openat2(int rc) { return rc == -ENOSYS || rc == -EPERM; }
+static bool lacks_openat2(int rc) {
+  return rc == -ENOSYS || rc == -EPERM;
+}
 
 static int open_component(int at, const char *name, int flags, int *fd) {
   struct stat st;

@@ -26,40 +26,40 @@ static struct check_test **check_last = &check_first;
 static atomic_int check_failures;
 static atomic_int check_skips;
 
-#define TEST(test)                                                          \
-  static void test(void);                                                   \
-  __attribute__((constructor)) static void test##_register(void) {          \
-    static struct check_test entry = {.name = #test, .run = test};          \
-    *check_last = &entry;                                                   \
-    check_last = &entry.next;                                               \
-  }                                                                         \
+#define TEST(test)                                                 \
+  static void test(void);                                          \
+  __attribute__((constructor)) static void test##_register(void) { \
+    static struct check_test entry = {.name = #test, .run = test}; \
+    *check_last = &entry;                                          \
+    check_last = &entry.next;                                      \
+  }                                                                \
   static void test(void)
 
-#define CHECK(cond)                                                         \
-  do {                                                                      \
-    if (!(cond)) {                                                          \
-      atomic_fetch_add(&check_failures, 1);                                 \
-      fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #cond);    \
-    }                                                                       \
+#define CHECK(cond)                                                      \
+  do {                                                                   \
+    if (!(cond)) {                                                       \
+      atomic_fetch_add(&check_failures, 1);                              \
+      fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #cond); \
+    }                                                                    \
   } while (0)
 
-#define CHECK_EQ_INT(a, b)                                                  \
-  do {                                                                      \
-    long long check_a = (long long)(a);                                     \
-    long long check_b = (long long)(b);                                     \
-    if (check_a != check_b) {                                               \
-      atomic_fetch_add(&check_failures, 1);                                 \
+#define CHECK_EQ_INT(a, b)                                                                       \
+  do {                                                                                           \
+    long long check_a = (long long)(a);                                                          \
+    long long check_b = (long long)(b);                                                          \
+    if (check_a != check_b) {                                                                    \
+      atomic_fetch_add(&check_failures, 1);                                                      \
       fprintf(stderr, "%s:%d: %s is %lld, not %s (%lld)\n", __FILE__, __LINE__, #a, check_a, #b, \
-              check_b);                                                     \
-    }                                                                       \
+              check_b);                                                                          \
+    }                                                                                            \
   } while (0)
 
 /* Leaves the test, or the function it calls. */
-#define SKIP(reason)                                                        \
-  do {                                                                      \
-    atomic_fetch_add(&check_skips, 1);                                      \
-    fprintf(stderr, "%s:%d: SKIPPED: %s\n", __FILE__, __LINE__, reason);    \
-    return;                                                                 \
+#define SKIP(reason)                                                     \
+  do {                                                                   \
+    atomic_fetch_add(&check_skips, 1);                                   \
+    fprintf(stderr, "%s:%d: SKIPPED: %s\n", __FILE__, __LINE__, reason); \
+    return;                                                              \
   } while (0)
 
 static inline int check_open_descriptors(void) {
@@ -117,7 +117,9 @@ static inline int check_run_all(void) {
   return failed > 0 ? 1 : 0;
 }
 
-#define CHECK_MAIN()                                                        \
-  int main(void) { return check_run_all(); }
+#define CHECK_MAIN()        \
+  int main(void) {          \
+    return check_run_all(); \
+  }
 
 #endif
