@@ -18,6 +18,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "output.h"
+
 #define SLICE_NS (2ull * 1000 * 1000)
 
 static struct {
@@ -30,7 +32,7 @@ static struct {
   uv_async_t wake;
   struct sbx_work *head, *tail; /* under lock */
   struct sbx_live *live;        /* engine's thread */
-  char *scratch;
+  struct sbx_chunk *scratch;
 } engine = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 uint64_t sbx_now_ns(void) {
@@ -109,7 +111,7 @@ static int start_locked(void) {
     if (rc != 0) return rc;
     fork_handler_set = true;
   }
-  if (engine.scratch == NULL) engine.scratch = malloc(SBX_ENGINE_SCRATCH);
+  if (engine.scratch == NULL) engine.scratch = sbx_chunk_new();
   if (engine.scratch == NULL) return -ENOMEM;
   rc = uv_loop_init(&engine.loop);
   if (rc != 0) return rc;
@@ -167,7 +169,14 @@ uv_loop_t *sbx_engine_loop(void) {
 }
 
 char *sbx_engine_scratch(void) {
-  return engine.scratch;
+  if (engine.scratch == NULL) engine.scratch = sbx_chunk_new();
+  return engine.scratch != NULL ? engine.scratch->data : NULL;
+}
+
+struct sbx_chunk *sbx_engine_take_scratch(void) {
+  struct sbx_chunk *scratch = engine.scratch;
+  engine.scratch = NULL;
+  return scratch;
 }
 
 void sbx_engine_add_live(struct sbx_live *live) {

@@ -14,6 +14,8 @@
 #include <stdint.h>
 #include <uv.h>
 
+struct sbx_chunk;
+
 /* One piece of work for the engine's thread. Owned by the poster, embedded in what it is about;
  * must stay valid until run is called. Posting one that is still queued does nothing. */
 struct sbx_work {
@@ -33,7 +35,9 @@ bool sbx_engine_usable(void);
 uv_loop_t *sbx_engine_loop(void); /* borrowed */
 /* A buffer of SBX_ENGINE_SCRATCH bytes, valid until the callback returns. */
 #define SBX_ENGINE_SCRATCH ((size_t)64 * 1024)
-char *sbx_engine_scratch(void);
+char *sbx_engine_scratch(void); /* NULL when memory is short */
+/* Takes that buffer away: the chunk that it is the data of. Owned by the caller. */
+struct sbx_chunk *sbx_engine_take_scratch(void);
 
 /* What must be stopped when the process exits: `stop` is called on the engine's thread. */
 struct sbx_live {

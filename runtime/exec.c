@@ -74,6 +74,7 @@ static struct sbx_exec *new_exec(const struct sbx_exec_request *request) {
   exec->feed_work.run = sbx_exec_run_feed;
   exec->kill_work.run = sbx_exec_run_kill;
   exec->cancel_work.run = sbx_exec_run_cancel;
+  exec->resume_work.run = sbx_exec_run_resume;
   exec->out_fd[0] = exec->out_fd[1] = exec->in_fd = -1;
   sbx_output_init(&exec->output);
   if (pthread_mutex_init(&exec->lock, NULL) != 0) {
@@ -253,6 +254,7 @@ static void last_item(struct sbx_exec *exec, struct sbx_item *item) {
 
 void sbx_exec_next(struct sbx_exec *exec, struct sbx_item *item) {
   *item = (struct sbx_item){.kind = SBX_ITEM_NOTHING_YET};
+  bool resume = false;
   pthread_mutex_lock(&exec->lock);
   bool timed_out = exec->how == SBX_END_TIMEOUT && !exec->killed;
   if (timed_out && exec->ended) {
@@ -264,11 +266,19 @@ void sbx_exec_next(struct sbx_exec *exec, struct sbx_item *item) {
   } else if (!timed_out && !sbx_output_is_empty(&exec->output)) {
     int rc = sbx_output_take(&exec->output, &item->chunk);
     item->kind = rc == 0 ? SBX_ITEM_CHUNK : SBX_ITEM_FAULT;
+    exec->taken++;
+    if (exec->wants_resume && exec->output.in_memory <= SBX_RESUME_MEMORY) {
+      resume = true;
+      exec->wants_resume = false;
+    }
     item->fault = (struct sbx_fault){SBX_STEP_OUTPUT, rc};
   } else if (exec->ended) {
     last_item(exec, item);
+  } else if (!timed_out && !exec->killed) {
+    sbx_exec_read_directly(exec, item);
   }
   pthread_mutex_unlock(&exec->lock);
+  if (resume) post(exec, &exec->resume_work);
 }
 
 static void destroy_exec_op(struct sbx_op *op) {

@@ -18,6 +18,10 @@
 #include "feed.h"
 #include "process.h"
 
+/* A reader that keeps up is waited for when this much is unread, and let go on with that much. */
+#define SBX_PAUSE_MEMORY (SBX_OUTPUT_MEMORY / 2)
+#define SBX_RESUME_MEMORY (SBX_OUTPUT_MEMORY / 8)
+
 /* One-shot output of one stream. */
 struct sbx_gather {
   char *data; /* owned */
@@ -40,13 +44,17 @@ struct sbx_exec {
   /* engine */
   struct sbx_process process;
   struct sbx_live live;
-  struct sbx_work attach, feed_work, kill_work, cancel_work;
+  struct sbx_work attach, feed_work, kill_work, cancel_work, resume_work;
   uv_poll_t out_poll[2], exit_poll, in_poll;
   bool out_open[2], exit_open, in_open; /* whether the handle above is open */
   int in_events;                        /* what in_poll waits for */
   uv_timer_t timer;                     /* the deadline; once stopping, the next look */
   bool timer_open;
   int out_fd[2];
+  bool grown[2];          /* whether the pipe was made larger */
+  uv_timer_t pause_timer; /* runs while reading is paused for a reader that keeps up */
+  bool pause_open, paused;
+  uint64_t taken_at_pause; /* chunks taken by readers when the last pause began */
   bool attached, stopping, released, discarding, status_lost;
   uint64_t stop_until_ns;
   unsigned stop_pause_ms;
@@ -58,6 +66,8 @@ struct sbx_exec {
   struct sbx_feed feed;
   bool in_closing; /* close once the feed is empty */
   struct sbx_output output;
+  uint64_t taken;    /* chunks given to readers */
+  bool wants_resume; /* paused: a reader that has taken enough posts resume_work */
   bool eof[2];
   uint64_t received[2];
   bool exited;
@@ -81,7 +91,22 @@ void sbx_exec_ref(struct sbx_exec *exec);
 void sbx_exec_run_attach(struct sbx_work *work);
 void sbx_exec_run_feed(struct sbx_work *work);
 void sbx_exec_run_kill(struct sbx_work *work);
+void sbx_exec_run_resume(struct sbx_work *work);
 void sbx_exec_run_cancel(struct sbx_work *work);
+
+/* Between exec_run.c and exec_output.c, on the engine's thread. */
+void sbx_exec_close_handle(bool *open, uv_handle_t *handle);
+int sbx_exec_open_poll(struct sbx_exec *exec, uv_poll_t *poll, bool *open, int fd);
+int sbx_exec_watch_output(struct sbx_exec *exec);
+void sbx_exec_close_output(struct sbx_exec *exec, int stream);
+/* Drains what a pipe can hold, so that all that was written before is in; notes its end. */
+int sbx_exec_drain_pipe(struct sbx_exec *exec, int stream);
+void sbx_exec_maybe_end(struct sbx_exec *exec);
+void sbx_exec_fail(struct sbx_exec *exec, enum sbx_exec_step step, int error);
+/* Under the lock, on any thread, when nothing is unread: takes what a pipe that was seen full has
+ * now. Waiting for the engine to hand over each piece costs more than the piece. End of file and
+ * errors are left to the engine. */
+void sbx_exec_read_directly(struct sbx_exec *exec, struct sbx_item *item);
 /* Completes every op of a list taken out under the lock. */
 void sbx_exec_complete_all(struct sbx_exec_op *list, int result);
 

@@ -20,14 +20,10 @@
 
 #define STOP_LIMIT_NS (5ull * 1000 * 1000 * 1000)
 #define STOP_PAUSE_MAX_MS 50u
-/* How much one readiness event may read before other execs have their turn. */
-#define DRAIN_SLICE ((size_t)256 * 1024)
 
 static void begin_stop(struct sbx_exec *exec, enum sbx_exec_end how);
-static void maybe_end(struct sbx_exec *exec);
 static bool look_at_exit(struct sbx_exec *exec);
 static void set_timer(struct sbx_exec *exec, uint64_t at_ns);
-static void on_out(uv_poll_t *poll, int status, int events);
 static void on_in(uv_poll_t *poll, int status, int events);
 
 /* Loop handles. Each open one holds a reference, given back when libuv has let go of it. */
@@ -36,13 +32,13 @@ static void on_closed(uv_handle_t *handle) {
   sbx_exec_unref(handle->data);
 }
 
-static void close_handle(bool *open, uv_handle_t *handle) {
+void sbx_exec_close_handle(bool *open, uv_handle_t *handle) {
   if (!*open) return;
   *open = false;
   uv_close(handle, on_closed);
 }
 
-static int open_poll(struct sbx_exec *exec, uv_poll_t *poll, bool *open, int fd) {
+int sbx_exec_open_poll(struct sbx_exec *exec, uv_poll_t *poll, bool *open, int fd) {
   int rc = uv_poll_init(sbx_engine_loop(), poll, fd);
   if (rc != 0) return rc;
   poll->data = exec;
@@ -51,14 +47,8 @@ static int open_poll(struct sbx_exec *exec, uv_poll_t *poll, bool *open, int fd)
   return 0;
 }
 
-static void close_out(struct sbx_exec *exec, int stream) {
-  close_handle(&exec->out_open[stream], (uv_handle_t *)&exec->out_poll[stream]);
-  if (exec->out_fd[stream] >= 0) close(exec->out_fd[stream]);
-  exec->out_fd[stream] = -1;
-}
-
 static void close_in(struct sbx_exec *exec, int error) {
-  close_handle(&exec->in_open, (uv_handle_t *)&exec->in_poll);
+  sbx_exec_close_handle(&exec->in_open, (uv_handle_t *)&exec->in_poll);
   pthread_mutex_lock(&exec->lock);
   sbx_feed_drop(&exec->feed, error);
   if (exec->in_fd >= 0) close(exec->in_fd);
@@ -72,116 +62,9 @@ static void set_fault(struct sbx_exec *exec, enum sbx_exec_step step, int error)
   pthread_mutex_unlock(&exec->lock);
 }
 
-static void fail(struct sbx_exec *exec, enum sbx_exec_step step, int error) {
+void sbx_exec_fail(struct sbx_exec *exec, enum sbx_exec_step step, int error) {
   set_fault(exec, step, error);
   begin_stop(exec, SBX_END_FAULT);
-}
-
-/* Output. */
-
-/* Room to read into: a one-shot's large output goes straight into its place. */
-static char *read_room(struct sbx_exec *exec, int stream, size_t *room) {
-  struct sbx_gather *gather = &exec->gathered[stream];
-  *room = SBX_ENGINE_SCRATCH;
-  if (exec->interactive || exec->discarding || gather->len < SBX_ENGINE_SCRATCH)
-    return sbx_engine_scratch();
-  if (gather->room - gather->len < SBX_ENGINE_SCRATCH) {
-    char *grown = realloc(gather->data, gather->room * 2);
-    if (grown == NULL) return NULL;
-    gather->data = grown;
-    gather->room *= 2;
-  }
-  *room = gather->room - gather->len;
-  return gather->data + gather->len;
-}
-
-static int gather_put(struct sbx_gather *gather, const char *data, size_t len) {
-  if (gather->data == NULL || data != gather->data + gather->len) {
-    if (gather->room - gather->len < len) {
-      size_t room = gather->room * 2 > gather->len + len ? gather->room * 2 : gather->len + len;
-      char *grown = realloc(gather->data, room);
-      if (grown == NULL) return -ENOMEM;
-      gather->data = grown;
-      gather->room = room;
-    }
-    memcpy(gather->data + gather->len, data, len);
-  }
-  gather->len += len;
-  return 0;
-}
-
-static int keep_output(struct sbx_exec *exec, int stream, const char *data, size_t len) {
-  if (exec->discarding) return 0;
-  int rc = exec->interactive ? 0 : gather_put(&exec->gathered[stream], data, len);
-  struct sbx_exec_op *readers = NULL;
-  pthread_mutex_lock(&exec->lock);
-  if (exec->interactive) {
-    rc = sbx_output_put(&exec->output, (enum sbx_stream)stream, data, len);
-    if (exec->how != SBX_END_TIMEOUT || exec->killed) {
-      readers = exec->readers;
-      exec->readers = NULL;
-    }
-  }
-  exec->received[stream] += len;
-  pthread_mutex_unlock(&exec->lock);
-  sbx_exec_complete_all(readers, 0);
-  return rc;
-}
-
-/* Reads up to limit bytes. 0: end of file; -EAGAIN: no more for now, or the limit; -errno. */
-static int drain(struct sbx_exec *exec, int stream, size_t limit) {
-  size_t taken = 0;
-  while (taken < limit) {
-    size_t room;
-    char *to = read_room(exec, stream, &room);
-    if (to == NULL) return -ENOMEM;
-    ssize_t got = read(exec->out_fd[stream], to, room);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return got == 0 ? 0 : -errno;
-    int rc = keep_output(exec, stream, to, (size_t)got);
-    if (rc != 0) return rc;
-    taken += (size_t)got;
-    /* A short read has emptied the pipe: asking again would only be told so. */
-    if ((size_t)got < room && (size_t)got < SBX_ENGINE_SCRATCH) return -EAGAIN;
-  }
-  return -EAGAIN;
-}
-
-static void set_eof(struct sbx_exec *exec, int stream) {
-  close_out(exec, stream);
-  pthread_mutex_lock(&exec->lock);
-  exec->eof[stream] = true;
-  pthread_mutex_unlock(&exec->lock);
-}
-
-/* Drains what a pipe can hold, so that all that was written before is in; sets eof if it is. */
-static int drain_pipe(struct sbx_exec *exec, int stream) {
-  if (exec->out_fd[stream] < 0) return 0;
-  int capacity = fcntl(exec->out_fd[stream], F_GETPIPE_SZ);
-  size_t limit = capacity > 0 ? (size_t)capacity : DRAIN_SLICE;
-  size_t before;
-  uint64_t start = exec->received[stream];
-  int rc;
-  do {
-    before = (size_t)(exec->received[stream] - start);
-    rc = before < limit ? drain(exec, stream, limit - before) : -EAGAIN;
-  } while (rc == -EAGAIN && exec->received[stream] - start > before && !exec->discarding);
-  if (rc == 0) set_eof(exec, stream);
-  return rc == -EAGAIN ? 0 : rc;
-}
-
-static void on_out(uv_poll_t *poll, int status, int events) {
-  struct sbx_exec *exec = poll->data;
-  int stream = poll == &exec->out_poll[SBX_STDOUT] ? SBX_STDOUT : SBX_STDERR;
-  (void)events;
-  (void)status; /* a poll error shows in the read */
-  int rc = drain(exec, stream, DRAIN_SLICE);
-  if (rc == -EAGAIN) return;
-  set_eof(exec, stream);
-  if (rc == 0)
-    maybe_end(exec);
-  else
-    fail(exec, SBX_STEP_OUTPUT, rc);
 }
 
 /* Stdin. */
@@ -207,7 +90,7 @@ static void pump_in(struct sbx_exec *exec) {
   } else {
     close_in(exec, -EPIPE);
     if (rc != 0 && rc != -EPIPE)
-      fail(exec, SBX_STEP_STDIN, rc);
+      sbx_exec_fail(exec, SBX_STEP_STDIN, rc);
     else if (faulty)
       begin_stop(exec, SBX_END_FAULT);
   }
@@ -234,10 +117,11 @@ void sbx_exec_run_feed(struct sbx_work *work) {
 static void release(struct sbx_exec *exec, int result) {
   exec->released = true;
   close_in(exec, -EPIPE);
-  close_handle(&exec->timer_open, (uv_handle_t *)&exec->timer);
+  sbx_exec_close_handle(&exec->timer_open, (uv_handle_t *)&exec->timer);
+  sbx_exec_close_handle(&exec->pause_open, (uv_handle_t *)&exec->pause_timer);
   /* A process that would not die keeps its watch, so that it is reaped if it ever does. */
   if (exec->process.reaped) {
-    close_handle(&exec->exit_open, (uv_handle_t *)&exec->exit_poll);
+    sbx_exec_close_handle(&exec->exit_open, (uv_handle_t *)&exec->exit_poll);
     sbx_process_close(&exec->process);
   }
   pthread_mutex_lock(&exec->lock);
@@ -253,8 +137,8 @@ static void release(struct sbx_exec *exec, int result) {
 /* Nothing more will come: tells the readers, or the caller of a one-shot. */
 static void end_exec(struct sbx_exec *exec, enum sbx_exec_end how) {
   if (!exec->discarding) {
-    close_out(exec, SBX_STDOUT);
-    close_out(exec, SBX_STDERR);
+    sbx_exec_close_output(exec, SBX_STDOUT);
+    sbx_exec_close_output(exec, SBX_STDERR);
   }
   pthread_mutex_lock(&exec->lock);
   exec->how = exec->fault.step != SBX_STEP_NONE && how == SBX_END_EXIT ? SBX_END_FAULT : how;
@@ -266,7 +150,7 @@ static void end_exec(struct sbx_exec *exec, enum sbx_exec_end how) {
 }
 
 /* Ended by itself: the exit, and the end of its output unless only the exit counts (SPEC X18). */
-static void maybe_end(struct sbx_exec *exec) {
+void sbx_exec_maybe_end(struct sbx_exec *exec) {
   if (exec->stopping || exec->ended || !exec->exited) return;
   /* Without a status the call has failed, and a failed call stops its group (SPEC X9). */
   if (!exec->interactive && exec->status_lost) {
@@ -274,10 +158,10 @@ static void maybe_end(struct sbx_exec *exec) {
     return;
   }
   if (exec->end_at_exit) {
-    int rc = drain_pipe(exec, SBX_STDOUT);
-    if (rc == 0) rc = drain_pipe(exec, SBX_STDERR);
+    int rc = sbx_exec_drain_pipe(exec, SBX_STDOUT);
+    if (rc == 0) rc = sbx_exec_drain_pipe(exec, SBX_STDERR);
     if (rc != 0) {
-      fail(exec, SBX_STEP_OUTPUT, rc);
+      sbx_exec_fail(exec, SBX_STEP_OUTPUT, rc);
       return;
     }
     /* What it left running may go on writing: the pipes stay open, or it would die of SIGPIPE. */
@@ -299,8 +183,8 @@ static void maybe_end(struct sbx_exec *exec) {
 static void end_stop(struct sbx_exec *exec, int result) {
   sbx_exec_ref(exec);
   if (!exec->ended) {
-    int rc = drain_pipe(exec, SBX_STDOUT);
-    if (rc == 0) rc = drain_pipe(exec, SBX_STDERR);
+    int rc = sbx_exec_drain_pipe(exec, SBX_STDOUT);
+    if (rc == 0) rc = sbx_exec_drain_pipe(exec, SBX_STDERR);
     if (rc != 0) set_fault(exec, SBX_STEP_OUTPUT, rc);
     if (result != 0) set_fault(exec, SBX_STEP_STOP, result);
     pthread_mutex_lock(&exec->lock);
@@ -309,8 +193,8 @@ static void end_stop(struct sbx_exec *exec, int result) {
     end_exec(exec, result != 0 ? SBX_END_FAULT : exec->how);
   } else {
     exec->discarding = true;
-    close_out(exec, SBX_STDOUT);
-    close_out(exec, SBX_STDERR);
+    sbx_exec_close_output(exec, SBX_STDOUT);
+    sbx_exec_close_output(exec, SBX_STDERR);
   }
   release(exec, result);
   sbx_op_complete(&exec->end, 0);
@@ -353,7 +237,7 @@ static void begin_stop(struct sbx_exec *exec, enum sbx_exec_end how) {
 /* The exit. */
 
 static void note_exit(struct sbx_exec *exec, int rc, int exit_code) {
-  close_handle(&exec->exit_open, (uv_handle_t *)&exec->exit_poll);
+  sbx_exec_close_handle(&exec->exit_open, (uv_handle_t *)&exec->exit_poll);
   if (rc != 0) {
     set_fault(exec, SBX_STEP_STATUS, rc);
     exec->status_lost = true;
@@ -379,7 +263,7 @@ static void settle_in(struct sbx_exec *exec) {
     begin_stop(exec, SBX_END_FAULT);
     return;
   }
-  if (drain_pipe(exec, SBX_STDOUT) == 0) drain_pipe(exec, SBX_STDERR);
+  if (sbx_exec_drain_pipe(exec, SBX_STDOUT) == 0) sbx_exec_drain_pipe(exec, SBX_STDERR);
   uv_timer_stop(&exec->timer);
   end_exec(exec, SBX_END_FAULT);
 }
@@ -406,7 +290,7 @@ static void on_exit_event(uv_poll_t *poll, int status, int events) {
     look_at_group(exec);
   } else {
     settle_in(exec);
-    maybe_end(exec);
+    sbx_exec_maybe_end(exec);
   }
 }
 
@@ -417,10 +301,10 @@ static void on_exit_event(uv_poll_t *poll, int status, int events) {
 static void on_deadline(struct sbx_exec *exec) {
   if (look_at_exit(exec)) settle_in(exec);
   if (exec->exited && !exec->stopping && !exec->ended) {
-    int rc = drain_pipe(exec, SBX_STDOUT);
-    if (rc == 0) rc = drain_pipe(exec, SBX_STDERR);
+    int rc = sbx_exec_drain_pipe(exec, SBX_STDOUT);
+    if (rc == 0) rc = sbx_exec_drain_pipe(exec, SBX_STDERR);
     if (rc != 0) set_fault(exec, SBX_STEP_OUTPUT, rc);
-    maybe_end(exec);
+    sbx_exec_maybe_end(exec);
   }
   if (!exec->ended) begin_stop(exec, SBX_END_TIMEOUT);
 }
@@ -454,13 +338,10 @@ static int open_handles(struct sbx_exec *exec) {
   exec->timer.data = exec;
   exec->timer_open = true;
   sbx_exec_ref(exec);
-  int rc = open_poll(exec, &exec->exit_poll, &exec->exit_open, exec->process.pidfd);
-  for (int i = 0; i < 2 && rc == 0; i++) {
-    rc = open_poll(exec, &exec->out_poll[i], &exec->out_open[i], exec->out_fd[i]);
-    if (rc == 0) rc = uv_poll_start(&exec->out_poll[i], UV_READABLE, on_out);
-  }
+  int rc = sbx_exec_open_poll(exec, &exec->exit_poll, &exec->exit_open, exec->process.pidfd);
+  if (rc == 0) rc = sbx_exec_watch_output(exec);
   if (rc == 0 && exec->in_fd >= 0)
-    rc = open_poll(exec, &exec->in_poll, &exec->in_open, exec->in_fd);
+    rc = sbx_exec_open_poll(exec, &exec->in_poll, &exec->in_open, exec->in_fd);
   if (rc == 0) rc = uv_poll_start(&exec->exit_poll, UV_READABLE, on_exit_event);
   return rc;
 }
@@ -471,7 +352,7 @@ void sbx_exec_run_attach(struct sbx_work *work) {
   sbx_engine_add_live(&exec->live);
   int rc = open_handles(exec);
   if (rc != 0) {
-    fail(exec, SBX_STEP_ENGINE, rc);
+    sbx_exec_fail(exec, SBX_STEP_ENGINE, rc);
     return;
   }
   set_timer(exec, exec->deadline_ns);

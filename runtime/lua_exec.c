@@ -150,7 +150,7 @@ static int push_chunk(lua_State *L, struct box *box) {
   lua_pushliteral(L, "chunk");
   lua_pushstring(L, stream_names[box->chunk->stream]);
   lua_pushlstring(L, box->chunk->data, box->chunk->len);
-  free(box->chunk);
+  sbx_chunk_free(box->chunk);
   box->chunk = NULL;
   return 3;
 }
@@ -217,7 +217,7 @@ static int exec_kill(lua_State *L) {
 
 static int exec_close(lua_State *L) {
   struct box *box = luaL_checkudata(L, 1, EXEC_CLASS);
-  free(box->chunk);
+  sbx_chunk_free(box->chunk);
   box->chunk = NULL;
   struct sbx_exec *exec = box->exec;
   box->exec = NULL;

@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,17 @@
 #include <unistd.h>
 
 #define CHUNK_MIN ((size_t)512)
+#define CHUNK_WHOLE (SBX_CHUNK_MAX / 2)
+
+/* Chunks of full size at rest. A command that prints much makes the engine's thread ask for them
+ * and a reader's thread give them back, the pattern that costs malloc a page fault per page each
+ * time. */
+#define POOL_MAX 16u
+static struct {
+  pthread_mutex_t lock;
+  struct sbx_chunk *head;
+  unsigned count;
+} pool = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 struct record {
   uint32_t len;
@@ -32,7 +44,7 @@ static void free_chunks(struct sbx_output *output) {
   while (output->head != NULL) {
     struct sbx_chunk *chunk = output->head;
     output->head = chunk->next;
-    free(chunk);
+    sbx_chunk_free(chunk);
   }
   output->tail = NULL;
   output->in_memory = 0;
@@ -63,18 +75,50 @@ static struct sbx_chunk *new_chunk(enum sbx_stream stream, size_t room) {
   return chunk;
 }
 
+struct sbx_chunk *sbx_chunk_new(void) {
+  pthread_mutex_lock(&pool.lock);
+  struct sbx_chunk *chunk = pool.head;
+  if (chunk != NULL) {
+    pool.head = chunk->next;
+    pool.count--;
+  }
+  pthread_mutex_unlock(&pool.lock);
+  if (chunk == NULL) return new_chunk(SBX_STDOUT, SBX_CHUNK_MAX);
+  chunk->next = NULL;
+  chunk->len = 0;
+  return chunk;
+}
+
+void sbx_chunk_free(struct sbx_chunk *chunk) {
+  if (chunk != NULL && chunk->room == SBX_CHUNK_MAX) {
+    pthread_mutex_lock(&pool.lock);
+    if (pool.count < POOL_MAX) {
+      chunk->next = pool.head;
+      pool.head = chunk;
+      pool.count++;
+      chunk = NULL;
+    }
+    pthread_mutex_unlock(&pool.lock);
+  }
+  free(chunk);
+}
+
+static void append(struct sbx_output *output, struct sbx_chunk *chunk) {
+  if (output->tail == NULL)
+    output->head = chunk;
+  else
+    output->tail->next = chunk;
+  output->tail = chunk;
+  output->in_memory += sizeof *chunk + chunk->room;
+}
+
 static int put_in_memory(struct sbx_output *output, enum sbx_stream stream, const char *data,
                          size_t len) {
   struct sbx_chunk *tail = output->tail;
   if (tail == NULL || tail->stream != stream || tail->room - tail->len < len) {
     tail = new_chunk(stream, len < CHUNK_MIN ? CHUNK_MIN : len);
     if (tail == NULL) return -ENOMEM;
-    if (output->tail == NULL)
-      output->head = tail;
-    else
-      output->tail->next = tail;
-    output->tail = tail;
-    output->in_memory += sizeof *tail + tail->room;
+    append(output, tail);
   }
   memcpy(tail->data + tail->len, data, len);
   tail->len += len;
@@ -152,6 +196,19 @@ int sbx_output_put(struct sbx_output *output, enum sbx_stream stream, const char
              : put_in_memory(output, stream, data, len);
 }
 
+int sbx_output_give(struct sbx_output *output, enum sbx_stream stream, struct sbx_chunk *chunk) {
+  bool spilled = output->spill_read != output->spill_write;
+  if (spilled || output->in_memory >= SBX_OUTPUT_MEMORY) {
+    int rc = put_in_file(output, stream, chunk->data, chunk->len);
+    sbx_chunk_free(chunk);
+    return rc;
+  }
+  chunk->next = NULL;
+  chunk->stream = stream;
+  append(output, chunk);
+  return 0;
+}
+
 bool sbx_output_is_empty(const struct sbx_output *output) {
   return output->head == NULL && output->spill_read == output->spill_write;
 }
@@ -160,12 +217,14 @@ static int take_from_file(struct sbx_output *output, struct sbx_chunk **out) {
   struct record record;
   int rc = read_all(output->spill_fd, &record, sizeof record, output->spill_read);
   if (rc != 0) return rc;
-  struct sbx_chunk *chunk = new_chunk((enum sbx_stream)record.stream, record.len);
+  struct sbx_chunk *chunk =
+      record.len > CHUNK_WHOLE ? sbx_chunk_new() : new_chunk(SBX_STDOUT, record.len);
   if (chunk == NULL) return -ENOMEM;
+  chunk->stream = (enum sbx_stream)record.stream;
   rc = read_all(output->spill_fd, chunk->data, record.len,
                 output->spill_read + (off_t)sizeof record);
   if (rc != 0) {
-    free(chunk);
+    sbx_chunk_free(chunk);
     return rc;
   }
   chunk->len = record.len;

@@ -38,10 +38,18 @@ struct sbx_output {
 
 void sbx_output_init(struct sbx_output *output);
 void sbx_output_free(struct sbx_output *output);
+/* A chunk with room for SBX_CHUNK_MAX bytes, to be filled; NULL when memory is short. Any thread.
+ */
+struct sbx_chunk *sbx_chunk_new(void);
+/* Any thread. Full-sized chunks are kept for the next sbx_chunk_new. */
+void sbx_chunk_free(struct sbx_chunk *chunk);
 /* Appends up to SBX_CHUNK_MAX bytes. 0, or -errno when neither memory nor the file takes them. */
 int sbx_output_put(struct sbx_output *output, enum sbx_stream stream, const char *data, size_t len);
+/* As sbx_output_put with what is in chunk (one of sbx_chunk_new), without copying it. The chunk is
+ * given away in any case. */
+int sbx_output_give(struct sbx_output *output, enum sbx_stream stream, struct sbx_chunk *chunk);
 bool sbx_output_is_empty(const struct sbx_output *output);
-/* Takes the next chunk (owned by the caller, free() it); -EAGAIN when there is none. */
+/* Takes the next chunk (owned by the caller, sbx_chunk_free it); -EAGAIN when there is none. */
 int sbx_output_take(struct sbx_output *output, struct sbx_chunk **chunk);
 /* Forgets what was not read. */
 void sbx_output_discard(struct sbx_output *output);

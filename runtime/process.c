@@ -16,6 +16,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -112,12 +113,28 @@ static bool child_is_autoreaped(void) {
   return action.sa_handler == SIG_IGN || (action.sa_flags & SA_NOCLDWAIT) != 0;
 }
 
+/* One stack at rest: unmapping one each time costs page faults and a TLB shootdown on every core
+ * that runs a thread of this program. */
+static void *_Atomic idle_stack;
+
+static void *take_stack(void) {
+  void *stack = atomic_exchange(&idle_stack, NULL);
+  if (stack != NULL) return stack;
+  stack = mmap(NULL, CHILD_STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK,
+               -1, 0);
+  return stack == MAP_FAILED ? NULL : stack;
+}
+
+static void give_stack(void *stack) {
+  stack = atomic_exchange(&idle_stack, stack);
+  if (stack != NULL) munmap(stack, CHILD_STACK);
+}
+
 /* Runs child_main on a stack of its own. Signals are held back: a handler of the program that ran
  * in the child would run on the program's memory. */
 static int run_child(struct child *child, struct sbx_process *process) {
-  void *stack = mmap(NULL, CHILD_STACK, PROT_READ | PROT_WRITE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
-  if (stack == MAP_FAILED) return -errno;
+  void *stack = take_stack();
+  if (stack == NULL) return -errno;
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -126,7 +143,7 @@ static int run_child(struct child *child, struct sbx_process *process) {
                     CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD, child, &pidfd);
   int error = pid < 0 ? errno : 0;
   pthread_sigmask(SIG_SETMASK, &before, NULL);
-  munmap(stack, CHILD_STACK);
+  give_stack(stack);
   if (error != 0) return -error;
   process->pid = pid;
   process->pidfd = pidfd;

@@ -252,6 +252,7 @@ TEST(kill_wakes_a_reader_and_a_cancelled_reader_is_told) {
 /* A caller that lets go. */
 
 static void check_abandon(const char *script, long after_us, int how) {
+  int descriptors = check_open_descriptors();
   struct sbx_exec *exec = start_shell(script, 60, how);
   pid_t group = number_in("group");
   sleep_us(after_us);
@@ -259,7 +260,7 @@ static void check_abandon(const char *script, long after_us, int how) {
   sbx_exec_unref(exec);
   CHECK_COMES(running_in_group(group) == 0);
   CHECK_COMES(process_state(group, NULL, NULL) == 0); /* and no zombie */
-  settle_engine();
+  CHECK_COMES(check_open_descriptors() == descriptors);
 }
 
 TEST(abandoned_exec_leaves_no_process) {
@@ -275,17 +276,19 @@ TEST(abandoned_exec_leaves_no_process) {
 }
 
 TEST(abandoned_at_once) {
+  int descriptors = check_open_descriptors();
   for (int i = 0; i < scaled(200, 10); i++) {
     struct sbx_exec *exec = start_shell("sleep 100 & wait", 60, i & 1);
     sbx_exec_abandon(exec);
     sbx_exec_unref(exec);
   }
   CHECK_COMES(count_children() == 0);
-  settle_engine();
+  CHECK_COMES(check_open_descriptors() == descriptors);
 }
 
 /* What was lent is the caller's again when abandon returns, however much is unwritten. */
 TEST(abandoned_exec_touches_no_lent_data) {
+  int descriptors = check_open_descriptors();
   for (int i = 0; i < scaled(40, 4); i++) {
     struct sbx_op *op = NULL;
     char *argv[] = {"sh", "-c", "sleep 0.01; exec cat >/dev/null", NULL};
@@ -304,7 +307,7 @@ TEST(abandoned_exec_touches_no_lent_data) {
     sbx_exec_unref(exec);
   }
   CHECK_COMES(count_children() == 0);
-  settle_engine();
+  CHECK_COMES(check_open_descriptors() == descriptors);
 }
 
 int main(int argc, char **argv) {

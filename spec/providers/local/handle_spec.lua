@@ -390,7 +390,8 @@ describe("local exec_start", function()
 
   describe("input taken but never delivered", function()
     local function holder()
-      local handle = start(child("write-pid", "pid", "spew", 4, "hold-stdin", 60, "exit", 0))
+      local handle = start(child("write-pid", "pid", "spew", 4, "hold-stdin", 60, "sleep", 0.6,
+        "exit", 0))
       support.read_until(handle, "0")
       failure("SandboxError", function()
         -- More than the pipe and the buffer hold: some of it is taken, the rest is refused.
