@@ -5,8 +5,8 @@
  *
  * Nothing a relative path says, no symlink in the root and no process that swaps one while we
  * look leads outside of it: -EXDEV, also where the place outside does not exist. An absolute path
- * counts as relative when it lies below root->path component by component. Only the kernel's own
- * openat2 decides what is opened; text is compared, never trusted.
+ * counts as relative when it lies below root->path component by component. What is opened in the
+ * end is opened by openat2 (without it: by components) with links forbidden; text decides nothing.
  *
  * All functions block and are meant for worker threads. They share nothing, so any number may run
  * at once, also on one root; none touches cwd, umask or signals. A program with RLIMIT_FSIZE set
