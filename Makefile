@@ -135,6 +135,13 @@ bench:
 deps:
 	@.ci/deps test
 
+.PHONY: conformance-matrix
+# Every conformance case against every double that should fail it, and only it.
+conformance-matrix:
+	@.ci/deps run
+	@$(SUBMAKE) -s program
+	@$(OUT)/sbxlua spec/conformance/matrix.lua
+
 # --- lint and format ---------------------------------------------------------------------------
 
 .PHONY: lint lint-lua lint-c lint-sh lint-exports lint-rockspec fmt fmt-check

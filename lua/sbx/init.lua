@@ -5,6 +5,7 @@
 -- Submodules are loaded when first used, so a program pays only for what it touches.
 
 local task = require "sbx.task"
+local waits = require "sbx.waits"
 
 ---@class sbx
 ---@field run fun(fn: function, ...): ... runs fn as the first task (SPEC A2)
@@ -16,13 +17,15 @@ local task = require "sbx.task"
 ---@field models table sbx.models
 ---@field policy table sbx.policy
 ---@field sandboxes table sbx.sandboxes
+---@field kit table sbx.kit
+---@field conformance table sbx.conformance
 local M = {
   _VERSION = "0.1.0-dev",
   run = task.run,
   spawn = task.spawn,
   sleep = task.sleep,
-  gather = task.gather,
-  timeout = task.timeout,
+  gather = waits.gather,
+  timeout = waits.timeout,
 }
 
 ---Wraps a value so that nothing but `:reveal()` shows it (SPEC M3).
@@ -32,7 +35,9 @@ function M.secret(value)
   return require("sbx.secret").new(value)
 end
 
-local SUBMODULES = { errors = true, models = true, policy = true, sandboxes = true, kit = true }
+local SUBMODULES = {
+  conformance = true, errors = true, kit = true, models = true, policy = true, sandboxes = true,
+}
 
 return setmetatable(M, {
   __index = function(self, name)

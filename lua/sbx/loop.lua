@@ -84,8 +84,9 @@ function M.after(seconds, fn, background)
     end
   end
   -- libuv counts from a cached time, which is old when Lua has been busy: the timer would be early.
+  -- It also cuts that time to whole milliseconds, hence the one more.
   uv.update_time()
-  timer:start(math.ceil(seconds * 1000), 0, trampoline(function()
+  timer:start(seconds > 0 and math.ceil(seconds * 1000) + 1 or 0, 0, trampoline(function()
     local run = fn
     stop()
     run()

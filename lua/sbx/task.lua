@@ -138,6 +138,11 @@ local function run_ready()
   end
 end
 
+-- What a loop callback does after waking tasks: where sbx.run drives, they are resumed there.
+local function run_undriven()
+  if driving == 0 then run_ready() end
+end
+
 local function on_port_ready()
   local port = inbox.port
   local id = port:take()
@@ -151,7 +156,7 @@ local function on_port_ready()
     end
     id = port:take()
   end
-  if driving == 0 then run_ready() end
+  run_undriven()
 end
 
 kick = loop.kick(function()
@@ -269,7 +274,7 @@ function M.sleep(seconds)
   local wait = {}
   local stop = loop.after(seconds, function()
     wake(wait)
-    if driving == 0 then run_ready() end
+    run_undriven()
   end)
   wait.cancel = function()
     stop()
@@ -375,119 +380,6 @@ function M.shield(fn, ...)
   return unpack(out, 2, out.n)
 end
 
--- Waits for the end of each task; if the caller is cancelled meanwhile, cancels them all, waits for
--- their end, and passes the cancel on.
-local function wait_all(tasks, each)
-  local ok, err = pcall(function()
-    for _, task in ipairs(tasks) do
-      task._awaited = true
-    end
-    for _, task in ipairs(tasks) do
-      wait_end(task)
-      if each(task) then return end
-    end
-  end)
-  if ok then return end
-  for _, task in ipairs(tasks) do
-    request_cancel(task)
-  end
-  M.shield(function()
-    for _, task in ipairs(tasks) do
-      wait_end(task)
-    end
-  end)
-  error(err, 0)
-end
-
-local function first_failure(tasks)
-  for _, task in ipairs(tasks) do
-    if task._state == "failed" or task._state == "cancelled" then return task end
-  end
-  return nil
-end
-
--- Waits until all have ended or one has failed, whichever it is.
-local function wait_until_failure(tasks)
-  local me = yielding_task()
-  if not me then
-    pump(function()
-      if first_failure(tasks) then return true end
-      for _, task in ipairs(tasks) do
-        if not ENDED[task._state] then return false end
-      end
-      return true
-    end)
-    return
-  end
-  if first_failure(tasks) then return end
-  local open = 0
-  local wait = { cancel = cancel_plain }
-  function wait.wants(ended)
-    open = open - 1
-    return open == 0 or ended._state ~= "done"
-  end
-  for _, task in ipairs(tasks) do
-    if not ENDED[task._state] then
-      open = open + 1
-      table.insert(task._watchers, wait)
-    end
-  end
-  if open > 0 then suspend(me, wait) end
-end
-
----Waits for all tasks. The first failure cancels the rest, waits for them and is raised; so does a
----cancel of the caller (SPEC A2).
----@param tasks sbx.Task[]
----@return any[] results the first result of each task, in order; `n` is their number
-function M.gather(tasks)
-  for i, task in ipairs(tasks) do
-    if getmetatable(task) ~= Task then
-      error(("sbx.gather: item %d is not a task"):format(i), 2)
-    end
-    task._awaited = true
-  end
-  local ok, err = pcall(wait_until_failure, tasks)
-  local failed = first_failure(tasks)
-  if not ok or failed then
-    for _, task in ipairs(tasks) do
-      request_cancel(task)
-    end
-    M.shield(wait_all, tasks, function() return false end)
-    error(not ok and err or failed._error, 0)
-  end
-  local results = { n = #tasks }
-  for i, task in ipairs(tasks) do
-    results[i] = task._results[1]
-  end
-  return results
-end
-
----Runs fn as a task of its own and gives it seconds; then it is cancelled, and once it has ended
----`sbx.errors.TimeoutError` is raised (SPEC A2).
----@param seconds number > 0
----@param fn function
----@return any ... fn's results
-function M.timeout(seconds, fn, ...)
-  if type(seconds) ~= "number" or seconds ~= seconds or seconds <= 0 then
-    error("sbx.timeout: seconds must be a number > 0", 2)
-  end
-  local task = new_task(active_root(), fn, ...)
-  local expired = false
-  local stop = loop.after(math.min(seconds, 4e9), function()
-    if ENDED[task._state] then return end
-    expired = true
-    request_cancel(task)
-    if driving == 0 then run_ready() end
-  end)
-  local ok, err = pcall(wait_all, { task }, function() return false end)
-  stop()
-  if not ok then error(err, 0) end
-  if expired and task._state ~= "failed" then
-    errors.raise(errors.TimeoutError(("timed out after %g s"):format(seconds)))
-  end
-  return outcome(task)
-end
-
 ---Runs fn as the first task until it and every task it left have ended (SPEC A2).
 ---@param fn function
 ---@return any ... fn's results; its error is raised again unchanged
@@ -513,34 +405,21 @@ function M.run(fn, ...)
   return outcome(main)
 end
 
----A condition that opens once; waiting for it before or after that is the same.
----@class sbx.Latch
-local Latch = {}
-Latch.__index = Latch
-
----@return sbx.Latch
-function M.latch()
-  return setmetatable({ _open = false, _waits = {} }, Latch)
-end
-
-function Latch:open()
-  self._open = true
-  for _, wait in ipairs(self._waits) do
-    wake(wait)
-  end
-  self._waits = {}
-end
-
-function Latch:wait()
-  if self._open then return end
-  local task = yielding_task()
-  if not task then
-    pump(function() return self._open end)
-    return
-  end
-  local wait = { cancel = cancel_plain }
-  table.insert(self._waits, wait)
-  suspend(task, wait)
-end
+-- For the modules beside this one that wait in ways of their own; not for anyone else.
+M.core = {
+  ENDED = ENDED,
+  Task = Task,
+  active_root = active_root,
+  cancel_plain = cancel_plain,
+  new_task = new_task,
+  outcome = outcome,
+  pump = pump,
+  request_cancel = request_cancel,
+  run_undriven = run_undriven,
+  suspend = suspend,
+  wait_end = wait_end,
+  wake = wake,
+  yielding_task = yielding_task,
+}
 
 return M

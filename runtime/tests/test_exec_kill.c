@@ -226,6 +226,21 @@ TEST(kill_ends_a_write_that_waits) {
   free(data);
 }
 
+TEST(kill_refuses_writes_at_once_and_gives_everything_back) {
+  int descriptors = check_open_descriptors();
+  for (int i = 0; i < scaled(40, 4); i++) {
+    struct sbx_op *kill_op, *none = NULL;
+    struct sbx_exec *exec = start_shell("sleep 100 & wait", 60, INTERACTIVE);
+    CHECK(check_open_descriptors() > descriptors);
+    CHECK_EQ_INT(sbx_exec_kill(exec, &kill_op), 0);
+    CHECK_EQ_INT(sbx_exec_write(exec, "x", 1, &none), -EPIPE); /* before the kill is done */
+    wait_and_drop(kill_op, 0);
+    CHECK_EQ_INT(check_open_descriptors(), descriptors); /* and before the exec is let go */
+    drop_exec(exec);
+  }
+  settle_engine();
+}
+
 static void *read_to_the_end(void *arg) {
   struct story story;
   story_begin(&story);

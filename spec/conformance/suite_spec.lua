@@ -5,7 +5,7 @@ local conformance = require "sbx.conformance"
 local errors = require "sbx.errors"
 local memory_provider = require "spec.support.memory_provider"
 local sbx = require "sbx"
-local task = require "sbx.task"
+local waits = require "sbx.waits"
 local virtual_time = require "spec.support.virtual_time"
 
 local function config(changes)
@@ -82,7 +82,7 @@ describe("conformance.run", function()
   it("reports a case that hangs, and goes on with the next", function()
     local failures = with_provider(function(parts)
       function parts.Session._get_file()
-        task.latch():wait()
+        waits.latch():wait()
       end
     end, function(sandbox)
       return conformance.run(sandbox, config { only = { "files.empty", "exec.status" } })

@@ -5,6 +5,7 @@
 local sbx = require "sbx"
 local support = require "spec.support.sandbox"
 local task = require "sbx.task"
+local waits = require "sbx.waits"
 local uv = require "luv"
 
 local child, failure, timed = support.child, support.failure, support.timed
@@ -53,7 +54,7 @@ describe("task:cancel", function()
 
     it("in a latch and in another's cancel", function()
       sbx.run(function()
-        local latch = task.latch()
+        local latch = waits.latch()
         cancel_in(function() latch:wait() end)
         local stubborn = sbx.spawn(function() task.shield(sbx.sleep, 0.3) end)
         sbx.sleep(0)
@@ -290,7 +291,7 @@ describe("task:cancel", function()
 
   it("of a task that waits for a latch leaves the latch usable", function()
     sbx.run(function()
-      local latch, log = task.latch(), {}
+      local latch, log = waits.latch(), {}
       local a = sbx.spawn(function() latch:wait(); log[#log + 1] = "a" end)
       local b = sbx.spawn(function() latch:wait(); log[#log + 1] = "b" end)
       sbx.sleep(0)

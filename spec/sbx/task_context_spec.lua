@@ -228,7 +228,7 @@ describe("a call", function()
   end)
 
   it("from plain code tells a deadlock from a wait", function()
-    local latch = require("sbx.task").latch()
+    local latch = require("sbx.waits").latch()
     failure("TaskError", latch.wait, latch)
     local timer = uv.new_timer()
     timer:start(20, 0, function() latch:open() timer:close() end)

@@ -6,6 +6,7 @@ local errors = require "sbx.errors"
 local sbx = require "sbx"
 local support = require "spec.support.sandbox"
 local task = require "sbx.task"
+local waits = require "sbx.waits"
 
 local failure, timed = support.failure, support.timed
 
@@ -78,7 +79,7 @@ describe("sbx.run", function()
       a:await()
     end)
     assert.matches("deadlock", err.message)
-    failure("TaskError", sbx.run, function() task.latch():wait() end)
+    failure("TaskError", sbx.run, function() waits.latch():wait() end)
     assert.equal(1, sbx.run(function() return 1 end))
   end)
 

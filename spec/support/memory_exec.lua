@@ -10,7 +10,7 @@
 -- A compiled pairs() may end early (LuaJIT/LuaJIT#827).
 if jit then jit.off(true, true) end
 
-local task = require "sbx.task"
+local waits = require "sbx.waits"
 local virtual_time = require "spec.support.virtual_time"
 
 local M = {}
@@ -95,7 +95,7 @@ function Exec.start(class, request, interactive, body, dir, env)
     request = request, interactive = interactive, env = env, processes = {}, group = {},
     items = {}, taken = 0, received = { stdout = 0, stderr = 0 },
     stdin = {}, stdin_size = 0, stdin_closed = not interactive,
-    exited = false, ended = false, held = false, latch = task.latch(),
+    exited = false, ended = false, held = false, latch = waits.latch(),
   }, class)
   if request.stdin and request.stdin ~= "" then
     exec.stdin[1], exec.stdin_size = request.stdin, #request.stdin
@@ -115,7 +115,7 @@ end
 
 function Exec:changed()
   local latch = self.latch
-  self.latch = task.latch()
+  self.latch = waits.latch()
   latch:open()
 end
 

@@ -15,6 +15,7 @@ local commands = require "sbx.conformance.commands"
 local errors = require "sbx.errors"
 local loop = require "sbx.loop"
 local task = require "sbx.task"
+local waits = require "sbx.waits"
 
 local show = commands.show
 
@@ -171,7 +172,7 @@ end
 ---@param ... any
 ---@return any ... fn's results
 function Context:within(seconds, what, fn, ...)
-  local out = { pcall(task.timeout, self:seconds(seconds), fn, ...) }
+  local out = { pcall(waits.timeout, self:seconds(seconds), fn, ...) }
   if out[1] then return unpack(out, 2, table.maxn(out)) end
   if errors.is(out[2], "TimeoutError") then
     self:fail("%s did not end within %g s", what, self:seconds(seconds))
@@ -274,7 +275,7 @@ end
 
 -- Faults in here are the business of the cases that are about them.
 local function try(limit_seconds, fn, ...)
-  pcall(task.timeout, limit_seconds, fn, ...)
+  pcall(waits.timeout, limit_seconds, fn, ...)
 end
 
 ---For the runner: ends whatever the case left.

@@ -17,6 +17,7 @@ local checked_config = require "sbx.conformance.config"
 local context = require "sbx.conformance.context"
 local errors = require "sbx.errors"
 local task = require "sbx.task"
+local waits = require "sbx.waits"
 
 local M = {}
 
@@ -84,7 +85,7 @@ end
 -- nil, or what went wrong. The case runs in a task of its own; a cancel of ours goes through it.
 local function verdict(case, t, limit)
   local done, ok, err
-  local in_time, why = pcall(task.timeout, limit, function()
+  local in_time, why = pcall(waits.timeout, limit, function()
     ok, err = xpcall(case.run, function(raised)
       if type(raised) == "string" then return debug.traceback(raised, 2) end
       return raised

@@ -19,6 +19,7 @@ local loop = require "sbx.loop"
 local models = require "sbx.models"
 local policy = require "sbx.policy"
 local task = require "sbx.task"
+local waits = require "sbx.waits"
 
 ---@class sbx.ManagedSandbox
 ---@field exec_default_timeout_seconds number
@@ -194,7 +195,7 @@ end
 
 -- Runs fn while a persistent workspace is marked as being removed; returns as pcall.
 local function marked_as_removing(self, workspace_key, fn, ...)
-  local latch = task.latch()
+  local latch = waits.latch()
   self._removing[workspace_key] = latch
   local ok, err = pcall(task.shield, fn, ...)
   if self._removing[workspace_key] == latch then self._removing[workspace_key] = nil end
@@ -231,7 +232,7 @@ function Sandbox:destroy_session(session_id, options)
     check_unheld(self, row.workspace_key, session_id)
   end
   if not self._ledger:update(session_id, row.state, { state = "destroying" }) then return end
-  local latch = task.latch()
+  local latch = waits.latch()
   self._ending[session_id] = latch
   local ok, err
   if remove_workspace and row.durability == "persistent" then

@@ -14,6 +14,13 @@ local errors = require "sbx.errors"
 local exec = require "sbx.kit.exec"
 local models = require "sbx.models"
 
+---@class sbx.ExecOptions
+---@field timeout_seconds number > 0, required; the deadline, from the call on
+---@field cwd string|nil workspace-relative directory; nil: the workspace
+---@field env table<string, string|sbx.Secret>|nil over the spec's env
+---@field stdin string|nil nil: the command reads end-of-file
+---@field wait "output"|"exit"|nil what ends the exec: the end of its output, or its exit (SPEC X18)
+
 ---@class sbx.ManagedSandboxSession
 ---@field id string the session's id (SPEC P9)
 ---@field workspace_path string absolute path of its workspace (SPEC P9)
@@ -58,9 +65,10 @@ end
 
 ---Runs argv to its end (SPEC X1-X9).
 ---@param argv string[]
----@param options { timeout_seconds: number, cwd: string?, env: table?, stdin: string?, wait: string? }
+---@param options sbx.ExecOptions
 ---@return sbx.ExecResult
----Raises SandboxValidationError, SandboxExecTimeoutError, SandboxSessionNotFoundError, SandboxError.
+---Raises SandboxValidationError, SandboxExecTimeoutError, SandboxSessionNotFoundError and
+---SandboxError.
 function Session:exec(argv, options)
   local request = models.exec_request(argv, options, EXEC_ALLOWED)
   check_live(self)
@@ -69,7 +77,7 @@ end
 
 ---Starts argv as an interactive exec (SPEC X10-X18). A consumer done with the handle calls kill().
 ---@param argv string[]
----@param options { timeout_seconds: number, cwd: string?, env: table?, wait: string? }
+---@param options sbx.ExecOptions without stdin
 ---@return sbx.ExecHandle
 ---Raises as exec, but for the deadline, which the handle's output raises.
 function Session:exec_start(argv, options)

@@ -97,7 +97,7 @@ describe("local handle's stop", function()
       -- The shell looks on while this program waits for it: when is the process gone?
       local began = uv.hrtime()
       local pipe = io.popen(("i=0; while kill -0 %d 2>/dev/null && ! grep -q '^State:.Z' "
-        .. "/proc/%d/status; do sleep 0.02; i=$((i+1)); [ $i -gt 140 ] && break; done; "
+        .. "/proc/%d/status 2>/dev/null; do sleep 0.02; i=$((i+1)); [ $i -gt 140 ] && break; done; "
         .. "date +%%s.%%N; sleep $(echo 3)"):format(pid, pid))
       local seconds, microseconds = uv.gettimeofday()
       local now = seconds + microseconds / 1e6

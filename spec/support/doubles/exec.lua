@@ -7,6 +7,7 @@ if jit then jit.off(true, true) end
 
 local errors = require "sbx.errors"
 local task = require "sbx.task"
+local waits = require "sbx.waits"
 local tools = require "spec.support.doubles.tools"
 local virtual_time = require "spec.support.virtual_time"
 
@@ -341,7 +342,7 @@ end)
 double("exec.side_by_side", "one command at a time", function(parts)
   local before
   wrap(parts.Session, "exec", function(original, self, ...)
-    local last, mine = before, task.latch()
+    local last, mine = before, waits.latch()
     before = mine
     if last then last:wait() end
     local out = { pcall(original, self, ...) }

@@ -4,7 +4,7 @@
 
 local errors = require "sbx.errors"
 local memory_files = require "spec.support.memory_files"
-local task = require "sbx.task"
+local waits = require "sbx.waits"
 local tools = require "spec.support.doubles.tools"
 
 local double, wrap, raise = tools.double, tools.wrap, tools.raise
@@ -70,7 +70,7 @@ miss_for("files.fifo", "a fifo is a miss", "pipe")
 
 double("files.fifo", "opening a fifo waits for a writer", function(parts)
   wrap(parts.Session, "_get_file", function(original, self, path)
-    if path == "pipe" then task.latch():wait() end
+    if path == "pipe" then waits.latch():wait() end
     return original(self, path)
   end)
 end)

@@ -5,6 +5,7 @@
 
 local models = require "sbx.models"
 local task = require "sbx.task"
+local waits = require "sbx.waits"
 local tools = require "spec.support.doubles.tools"
 
 local double, wrap, raise = tools.double, tools.wrap, tools.raise
@@ -139,7 +140,7 @@ end)
 double("handle.waiting_write", "a kill does not end a waiting write", function(parts)
   wrap(parts.Exec, "feed", function(original, self, data)
     local ok = original(self, data)
-    if not ok and #data > LARGE then task.latch():wait() end
+    if not ok and #data > LARGE then waits.latch():wait() end
     return ok
   end)
 end)

@@ -6,7 +6,7 @@
 local errors = require "sbx.errors"
 local loop = require "sbx.loop"
 local models = require "sbx.models"
-local task = require "sbx.task"
+local waits = require "sbx.waits"
 local tools = require "spec.support.doubles.tools"
 local virtual_time = require "spec.support.virtual_time"
 
@@ -66,7 +66,7 @@ double("stops.kill_wakes_reader", "a waiting reader sleeps on", function(parts)
     local exec = self.exec
     if exec.name == "sleep_unread" and not exec.ended then
       exec:wait_end()
-      if exec.killed then task.latch():wait() end
+      if exec.killed then waits.latch():wait() end
     end
     return original(self)
   end)

@@ -6,6 +6,9 @@
 -- ends in the same place: the session is destroyed, which stops the command and removes its
 -- workspace, before an exit code is given.
 
+-- A compiled pairs() may end early (LuaJIT/LuaJIT#827).
+if jit then jit.off(true, true) end
+
 local errors = require "sbx.errors"
 local loop = require "sbx.loop"
 local models = require "sbx.models"

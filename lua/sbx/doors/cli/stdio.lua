@@ -7,9 +7,13 @@
 -- nobody types, keeps neither the other direction nor a signal waiting. Bytes pass unchanged
 -- (SPEC A5).
 
+-- A compiled pairs() may end early (LuaJIT/LuaJIT#827).
+if jit then jit.off(true, true) end
+
 local errors = require "sbx.errors"
 local loop = require "sbx.loop"
 local task = require "sbx.task"
+local waits = require "sbx.waits"
 
 local M = {}
 
@@ -33,7 +37,7 @@ end
 -- Calls a method of a stream and waits for what it gives.
 local function await(method, ...)
   give_way()
-  local latch = task.latch()
+  local latch = waits.latch()
   local result, text, name
   local arguments = { ... }
   arguments[#arguments + 1] = function(...)
