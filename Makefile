@@ -3,6 +3,7 @@
 # sbxlua: build, check and install. Every product goes to build/$(FLAVOUR)/:
 #
 #   _sbx.so     the Lua C module (for any LuaJIT or Lua 5.1 host)
+#   _sbx/*.so   bindings of libraries that only some programs need
 #   sbxlua      the host program, the same C modules preloaded
 #   test_*      one program per runtime/tests/test_*.c, no Lua in it
 #   bench_*     one program per bench/*.c
@@ -17,8 +18,13 @@ OUT     := build/$(FLAVOUR)
 
 # --- sources -----------------------------------------------------------------------------------
 
-BINDINGS := $(wildcard runtime/lua_*.c)
-CORES    := $(filter-out $(BINDINGS) runtime/sbxlua.c,$(wildcard runtime/*.c))
+# A binding that brings a library of its own is a module of its own, so that a program that does
+# without it neither loads it nor needs it installed: runtime/lua_NAME.c -> _sbx/NAME.so.
+EXTRAS   := sqlite
+LIBS.sqlite := sqlite3
+EXTRA_C  := $(EXTRAS:%=runtime/lua_%.c)
+BINDINGS := $(filter-out $(EXTRA_C),$(wildcard runtime/lua_*.c))
+CORES    := $(filter-out $(BINDINGS) $(EXTRA_C) runtime/sbxlua.c,$(wildcard runtime/*.c))
 TESTS    := $(wildcard runtime/tests/test_*.c)
 FIXTURES := $(wildcard spec/fixtures/*.c)
 BENCHES  := $(wildcard bench/*.c)
@@ -30,10 +36,12 @@ object       = $(patsubst %.c,$(OUT)/obj/%.o,$(1))
 CORE_OBJ    := $(call object,$(CORES))
 BINDING_OBJ := $(call object,$(BINDINGS))
 HOST_OBJ    := $(call object,runtime/sbxlua.c)
+EXTRA_OBJ   := $(call object,$(EXTRA_C))
+EXTRA_SO    := $(EXTRAS:%=$(OUT)/_sbx/%.so)
 TEST_BIN    := $(patsubst runtime/tests/%.c,$(OUT)/%,$(TESTS))
 FIXTURE_BIN := $(patsubst spec/fixtures/%.c,$(OUT)/fixtures/%,$(FIXTURES))
 BENCH_BIN   := $(patsubst bench/%.c,$(OUT)/bench_%,$(BENCHES))
-ALL_OBJ     := $(CORE_OBJ) $(BINDING_OBJ) $(HOST_OBJ) \
+ALL_OBJ     := $(CORE_OBJ) $(BINDING_OBJ) $(EXTRA_OBJ) $(HOST_OBJ) \
                $(call object,$(TESTS) $(FIXTURES) $(BENCHES))
 
 # --- flags -------------------------------------------------------------------------------------
@@ -64,7 +72,7 @@ SUB = --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 .PHONY: build program tests fixtures bench-programs objects
 build: program tests fixtures bench-programs
 
-program: $(OUT)/_sbx.so $(OUT)/sbxlua
+program: $(OUT)/_sbx.so $(EXTRA_SO) $(OUT)/sbxlua
 tests: $(TEST_BIN)
 fixtures: $(FIXTURE_BIN)
 bench-programs: $(BENCH_BIN)
@@ -73,6 +81,10 @@ objects: $(ALL_OBJ)
 # nodelete: the engine's thread outlives a lua_close that would unload the module below it.
 $(OUT)/_sbx.so: $(CORE_OBJ) $(BINDING_OBJ)
 	$(LINK) -shared -Wl,-z,nodelete -Wl,-z,now -o $@ $^ $(LIB_LIBS)
+
+$(EXTRA_SO): $(OUT)/_sbx/%.so: $(OUT)/obj/runtime/lua_%.o
+	@mkdir -p $(@D)
+	$(LINK) -shared -Wl,-z,now -o $@ $^ $$(pkg-config --libs $(LIBS.$*))
 
 # -rdynamic: C modules such as luv.so take the Lua API from the program.
 $(OUT)/sbxlua: $(CORE_OBJ) $(BINDING_OBJ) $(HOST_OBJ)
@@ -90,7 +102,7 @@ $(FIXTURE_BIN): $(OUT)/fixtures/%: $(OUT)/obj/spec/fixtures/%.o
 
 # Fixtures run inside the sandbox: as plain programs, whatever the flavour.
 $(OUT)/obj/spec/fixtures/%.o: OPT = -O2
-$(BINDING_OBJ) $(HOST_OBJ): LUA_INCLUDE = $(LUA_CFLAGS)
+$(BINDING_OBJ) $(EXTRA_OBJ) $(HOST_OBJ): LUA_INCLUDE = $(LUA_CFLAGS)
 $(HOST_OBJ): CPPFLAGS += -DSBXLUA_VERSION='"$(VERSION)"'
 
 $(OUT)/obj/%.o: %.c Makefile
@@ -159,13 +171,13 @@ lint-sh:
 	else echo 'lint-sh: shellcheck is not installed, skipped'; fi
 
 lint-exports:
-	@$(MAKE) $(SUB) -s $(OUT)/_sbx.so
-	@! nm -D --defined-only $(OUT)/_sbx.so | grep -v ' luaopen__sbx_' || \
-	{ echo 'lint-exports: _sbx.so may export luaopen__sbx_* only'; false; }
+	@$(MAKE) $(SUB) -s $(OUT)/_sbx.so $(EXTRA_SO)
+	@! nm -D --defined-only $(OUT)/_sbx.so $(EXTRA_SO) | grep ' [A-Z] ' | grep -v ' luaopen__sbx_' || \
+	{ echo 'lint-exports: the C modules may export luaopen__sbx_* only'; false; }
 
 # LuaRocks has no wildcards: each source the rock needs must stand in the rockspec.
 lint-rockspec:
-	@missing=; for file in $(CORES) $(BINDINGS) $(LUA_FILES); do \
+	@missing=; for file in $(CORES) $(BINDINGS) $(EXTRA_C) $(LUA_FILES); do \
 	  grep -qF "\"$$file\"" sbxlua-scm-1.rockspec || missing="$$missing $$file"; \
 	done; \
 	test -z "$$missing" || { echo "lint-rockspec: not in sbxlua-scm-1.rockspec:$$missing"; false; }
@@ -187,6 +199,8 @@ install: program
 	install -d $(BIN_DIR) $(LUA_DIR) $(LIB_DIR)
 	install -m 755 $(OUT)/sbxlua $(BIN_DIR)/sbxlua
 	install -m 755 $(OUT)/_sbx.so $(LIB_DIR)/_sbx.so
+	install -d $(LIB_DIR)/_sbx
+	install -m 755 $(EXTRA_SO) $(LIB_DIR)/_sbx
 	for file in $(LUA_FILES); do case $$file in \
 	  lua/*) install -D -m 644 $$file $(LUA_DIR)/$${file#lua/} ;; \
 	  *) install -D -m 644 $$file $(LUA_DIR)/sbx/$$file ;; \
@@ -194,7 +208,7 @@ install: program
 
 uninstall:
 	rm -f $(BIN_DIR)/sbxlua $(LIB_DIR)/_sbx.so
-	rm -rf $(LUA_DIR)/sbx
+	rm -rf $(LUA_DIR)/sbx $(LIB_DIR)/_sbx
 
 clean:
 	rm -rf build

@@ -16,7 +16,7 @@ struct sbx_root {
   struct sbx_files_root files;
 };
 
-enum kind { PUT, GET, REMOVE_TREE, MAKE_DIRS };
+enum kind { PUT, GET, LIST, REMOVE_TREE, MAKE_DIRS };
 
 struct file_op {
   struct sbx_op op;
@@ -77,6 +77,9 @@ static void work_on_pool(uv_work_t *request) {
     break;
   case GET:
     file->result = sbx_files_get(&file->root->files, file->path, &file->got_data, &file->got_len);
+    break;
+  case LIST:
+    file->result = sbx_files_list(&file->root->files, file->path, &file->got_data, &file->got_len);
     break;
   case REMOVE_TREE:
     file->result = sbx_files_remove_tree(file->root->files.fd, file->path);
@@ -148,6 +151,12 @@ int sbx_file_op_put(struct sbx_root *root, const char *path, const void *data, s
 int sbx_file_op_get(struct sbx_root *root, const char *path, struct sbx_op **op) {
   struct file_op *file;
   int rc = new_file_op(GET, root, path, &file);
+  return rc != 0 ? rc : submit(file, op);
+}
+
+int sbx_file_op_list(struct sbx_root *root, const char *path, struct sbx_op **op) {
+  struct file_op *file;
+  int rc = new_file_op(LIST, root, path, &file);
   return rc != 0 ? rc : submit(file, op);
 }
 

@@ -27,10 +27,13 @@ const struct sbx_files_root *sbx_root_files(const struct sbx_root *root); /* bor
 int sbx_file_op_put(struct sbx_root *root, const char *path, const void *data, size_t len,
                     struct sbx_op **op);
 int sbx_file_op_get(struct sbx_root *root, const char *path, struct sbx_op **op);
+/* The op's data are the names in a directory, each followed by a NUL. */
+int sbx_file_op_list(struct sbx_root *root, const char *path, struct sbx_op **op);
 int sbx_file_op_remove_tree(struct sbx_root *parent, const char *name, struct sbx_op **op);
 int sbx_file_op_make_dirs(const char *path, mode_t mode, struct sbx_op **op);
 
-/* The bytes a completed get has read (borrowed from op); false if op is no get that succeeded. */
+/* The bytes a completed get or list has read (borrowed from op); false if op is none that
+ * succeeded. */
 bool sbx_file_op_data(struct sbx_op *op, const void **data, size_t *len);
 
 #endif

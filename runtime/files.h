@@ -57,4 +57,12 @@ int sbx_files_make_dirs(const char *path, mode_t mode);
  * touched; -ENOTEMPTY when some process keeps adding. A missing entry is 0. */
 int sbx_files_remove_tree(int parent_fd, const char *name);
 
+/* The names in a directory, each followed by a NUL, without "." and "..". *names is owned by the
+ * caller (free) and never NULL on success. */
+int sbx_files_list(const struct sbx_files_root *root, const char *path, void **names, size_t *len);
+
+/* Takes the lock of the file at name in the root, making it (0600) when it is missing; it is held
+ * until *fd (owned) is closed, and goes with the process. -EAGAIN: somebody holds it. */
+int sbx_files_try_lock(const struct sbx_files_root *root, const char *name, int *fd);
+
 #endif

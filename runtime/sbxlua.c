@@ -39,11 +39,13 @@ enum { EXIT_ERROR = 1, EXIT_USAGE = 2 };
 int luaopen__sbx_engine(lua_State *L);
 int luaopen__sbx_exec(lua_State *L);
 int luaopen__sbx_files(lua_State *L);
+int luaopen__sbx_owner(lua_State *L);
 
 static const luaL_Reg preloaded_modules[] = {
     {"_sbx.engine", luaopen__sbx_engine},
     {"_sbx.exec", luaopen__sbx_exec},
     {"_sbx.files", luaopen__sbx_files},
+    {"_sbx.owner", luaopen__sbx_owner},
     {NULL, NULL},
 };
 
@@ -185,12 +187,18 @@ static void add_provider_searcher(lua_State *L, const char *root) {
   lua_pop(L, 2);
 }
 
-static void prepend_path(lua_State *L, const char *directory) {
+/* Puts templates before a field of package, with `directory` for each '@'. */
+static void prepend(lua_State *L, const char *field, const char *templates, const char *directory) {
   lua_getglobal(L, "package");
-  lua_getfield(L, -1, "path");
-  lua_pushfstring(L, "%s/?.lua;%s/?/init.lua;%s", directory, directory, lua_tostring(L, -1));
-  lua_setfield(L, -3, "path");
-  lua_pop(L, 2);
+  lua_getfield(L, -1, field);
+  luaL_gsub(L, templates, "@", directory);
+  lua_pushfstring(L, "%s;%s", lua_tostring(L, -1), lua_tostring(L, -2));
+  lua_setfield(L, -4, field);
+  lua_pop(L, 3);
+}
+
+static void prepend_path(lua_State *L, const char *directory) {
+  prepend(L, "path", "@/?.lua;@/?/init.lua", directory);
 }
 
 /* Cuts the last component off a path without a trailing slash; returns the component. */
@@ -211,16 +219,20 @@ static void set_module_paths(lua_State *L) {
   }
   path[length] = '\0';
   cut_component(path);
+  char modules[PATH_MAX];
+  memcpy(modules, path, sizeof modules);
   cut_component(path);
   const char *directory = strrchr(path, '/');
   if (directory != NULL && strcmp(directory, "/build") == 0) {
     cut_component(path);
+    prepend(L, "cpath", "@/?.so", modules);
     prepend_path(L, lua_pushfstring(L, "%s/lua", path));
     add_provider_searcher(L, path);
   } else {
+    prepend(L, "cpath", "@/?.so", lua_pushfstring(L, "%s/lib/lua/5.1", path));
     prepend_path(L, lua_pushfstring(L, "%s/share/lua/5.1", path));
   }
-  lua_pop(L, 1);
+  lua_settop(L, 0);
 }
 
 static void preload_modules(lua_State *L) {

@@ -262,7 +262,8 @@ end
 
 ---Waits; other tasks go on. Outside a task the program blocks (SPEC A2).
 ---@param seconds number >= 0, fractions allowed
-function M.sleep(seconds)
+---@param background? boolean true: the wait does not keep the loop alive
+function M.sleep(seconds, background)
   if type(seconds) ~= "number" or seconds ~= seconds or seconds < 0 or seconds == math.huge then
     error("sbx.sleep: seconds must be a finite number >= 0", 2)
   end
@@ -275,7 +276,7 @@ function M.sleep(seconds)
   local stop = loop.after(seconds, function()
     wake(wait)
     run_undriven()
-  end)
+  end, background)
   wait.cancel = function()
     stop()
     wake(wait)
@@ -380,6 +381,30 @@ function M.shield(fn, ...)
   return unpack(out, 2, out.n)
 end
 
+-- Background work: functions that run as tasks during every sbx.run without keeping it alive.
+local background_work = {}
+
+local function start_background(root, fn)
+  local task = new_task(root.background, fn)
+  task._awaited = true -- what it has to say, it logs
+  root.background_tasks[#root.background_tasks + 1] = task
+end
+
+local function end_background(root)
+  for _, task in ipairs(root.background_tasks) do
+    request_cancel(task)
+  end
+  pump(function() return root.background.live == 0 end)
+end
+
+---Has fn run as a task during every sbx.run from now on, the one under way included. It does not
+---keep the run alive and is cancelled at its end (SPEC P8).
+---@param fn function waits in calls that are marked as background, and handles its own errors
+function M.in_background(fn)
+  background_work[#background_work + 1] = fn
+  if driven_root then start_background(driven_root, fn) end
+end
+
 ---Runs fn as the first task until it and every task it left have ended (SPEC A2).
 ---@param fn function
 ---@return any ... fn's results; its error is raised again unchanged
@@ -388,12 +413,18 @@ function M.run(fn, ...)
     errors.raise(errors.TaskError("sbx.run inside a task or another sbx.run"))
   end
   local root = new_root()
+  root.background, root.background_tasks = new_root(), {}
   local main = new_task(root, fn, ...)
   main._awaited = true
   driven_root = root
+  for _, work in ipairs(background_work) do
+    start_background(root, work)
+  end
   local ok, err = pcall(pump, function() return root.live == 0 end)
+  local ended, why = pcall(end_background, root)
   driven_root = nil
   if not ok then error(err, 0) end
+  if not ended then error(why, 0) end
   local unseen
   for _, task in ipairs(root.failed) do
     if not task._awaited then

@@ -7,6 +7,10 @@
 -- `<root>/.ephemeral/<session id>` or, persistent, `<root>/<workspace_key>`; a key cannot start
 -- with a dot, so the two never meet.
 
+-- A compiled pairs() may end early (LuaJIT/LuaJIT#827).
+if jit then jit.off(true, true) end
+
+local errors = require "sbx.errors"
 local settings = require "sbx.settings"
 local sandboxes = require "sbx.sandboxes"
 local ManagedSandbox = require("sbx.kit").ManagedSandbox
@@ -25,7 +29,7 @@ LocalSandbox.settings = settings.provider("SANDBOX_LOCAL_", {
     default = "/usr/local/bin:/usr/bin:/bin", description = "PATH of the commands" },
 })
 
----@param options { settings: table, now: (fun(): number)?, ledger: sbx.Ledger?, getenv: function? }
+---@param options table `settings`; optional: `getenv`, and those of ManagedSandbox.init
 ---@return sbx.LocalSandbox
 function LocalSandbox.new(options)
   return ManagedSandbox.init(LocalSandbox, {
@@ -54,28 +58,51 @@ local function check_spec(self, spec)
   end
 end
 
-function LocalSandbox:_create_resources(spec, session_id)
-  check_spec(self, spec)
-  local root = self._workspaces:create(spec.durability, spec.workspace_key, session_id)
+local function new_session(self, id, root, spec_env)
   return Session.new {
-    id = session_id,
+    id = id,
     workspace_path = root:path(),
     _root = root,
     _base_env = { PATH = self._base_path, HOME = root:path() },
-    _spec_env = spec.env,
+    _spec_env = spec_env,
   }
 end
 
-function LocalSandbox:_destroy_resources(row, remove_workspace)
-  local session = self._sessions[row.id]
-  if session then session:_close() end
-  if remove_workspace then
-    self._workspaces:remove(row.durability, row.workspace_key, row.id)
+function LocalSandbox:_create_resources(spec, session_id)
+  check_spec(self, spec)
+  local owner = spec.labels["tai42.sandbox.owner"]
+  if owner ~= self._owner and next(spec.env) ~= nil then
+    self:_reject("env of a detached session: it is kept in the memory of the program that makes "
+      .. "the session, and nowhere else. Give env with each exec")
   end
+  local root = self._workspaces:create(spec, session_id, owner)
+  return new_session(self, session_id, root, spec.env)
+end
+
+function LocalSandbox:_attach_resources(row)
+  if row.has_env then
+    errors.raise(errors.SandboxError(("session %s has an env, which only the program that made it "
+      .. "knows: it can be used there alone"):format(row.id)))
+  end
+  return new_session(self, row.id, self._workspaces:open(row.workspace_path), {})
+end
+
+function LocalSandbox:_destroy_resources(what, remove_workspace)
+  local session = self._sessions[what.id]
+  if session then session:_close() end
+  self._workspaces:remove(what, remove_workspace)
 end
 
 function LocalSandbox:_remove_workspace(workspace_key)
-  self._workspaces:remove("persistent", workspace_key)
+  self._workspaces:remove({ durability = "persistent", workspace_key = workspace_key }, true)
+end
+
+function LocalSandbox:_list_resources()
+  return self._workspaces:list()
+end
+
+function LocalSandbox:_exclusively(fn)
+  self._workspaces:exclusively(fn)
 end
 
 sandboxes.register_sandbox(LocalSandbox)

@@ -2,19 +2,31 @@
 --
 -- The directories of provider `local`: where they are, how they are made and removed (SPEC L2, L7).
 --
--- The root is chosen when first needed: the setting's, else the system's, else, for a user who
--- cannot write there, one below the user's state directory. Whether a root can be used is found out
--- by making a directory in it, which is what it is for.
+--   <root>/<workspace_key>           a persistent workspace
+--   <root>/.ephemeral/<session id>   an ephemeral one
+--   <root>/.sessions/<session id>    a sidecar: what recovery needs to know of a session, as JSON
+--
+-- A sidecar is there before the workspace and goes after it, so a crash leaves no directory that
+-- nobody knows of. The root is chosen when first needed: the setting's, else the system's, else,
+-- for a user who cannot write there, one below the user's state directory. Whether a root can be
+-- used is found out by using it.
+
+-- A compiled pairs() may end early (LuaJIT/LuaJIT#827).
+if jit then jit.off(true, true) end
 
 local errors = require "sbx.errors"
 local files = require "_sbx.files"
-local loop = require "sbx.loop"
+local json = require "sbx.json"
+local log = require "sbx.log"
 local task = require "sbx.task"
 
 local M = {}
 
 local SYSTEM_ROOT = "/var/lib/tai-sandbox-local"
 local EPHEMERAL = ".ephemeral"
+local SESSIONS = ".sessions"
+local RECOVERY_LOCK = ".recovery.lock"
+local LOCK_LOOK_AGAIN_SECONDS = 0.02
 local DIR_MODE = tonumber("700", 8)
 local NOT_OURS = { EACCES = true, EPERM = true, EROFS = true }
 
@@ -46,6 +58,11 @@ local function await(op, name, text)
   return nil, name, text
 end
 
+local function path_error(doing, path, name, text)
+  return errors.SandboxError(("cannot %s %s: %s (%s)"):format(doing, errors.quote(path, 200), text,
+    name))
+end
+
 local function open_root(path)
   local root, name, text = files.open_root(path)
   if not root then
@@ -55,75 +72,179 @@ local function open_root(path)
   return root
 end
 
-local function remove_entry(parent_path, entry)
-  local parent = open_root(parent_path)
+-- nil when there is no such directory or, if lenient, when it is not ours.
+local function open_if_there(path, lenient)
+  local root, name, text = files.open_root(path)
+  if root or name == "ENOENT" or (lenient and NOT_OURS[name]) then return root end
+  errors.raise(path_error("open the directory", path, name, text))
+end
+
+local function remove_entry(parent_path, entry, lenient)
+  local parent = open_if_there(parent_path, lenient)
+  if not parent then return end
   local ok, name, text = await(files.remove_tree(parent, entry))
   parent:close()
-  if not ok then
-    errors.raise(errors.SandboxError(("cannot remove the workspace %s: %s (%s)"):format(
-      errors.quote(parent_path .. "/" .. entry), text, name)))
-  end
+  if not ok then errors.raise(path_error("remove", parent_path .. "/" .. entry, name, text)) end
 end
 
--- true, or nil, errno name, text.
-local function probe(root)
-  local entry = (".probe-" .. loop.random(6)):gsub("[%z\1-\31/\127-\255]", function(byte)
-    return ("%02x"):format(byte:byte())
-  end)
-  local ephemeral = root .. "/" .. EPHEMERAL
-  local ok, name, text = await(files.make_dirs(ephemeral .. "/" .. entry, DIR_MODE))
-  if ok then remove_entry(ephemeral, entry) end
-  return ok, name, text
+local function make_dirs(path)
+  local ok, name, text = await(files.make_dirs(path, DIR_MODE))
+  if not ok then errors.raise(path_error("make the directory", path, name, text)) end
 end
 
--- The root's path, found once.
-local function root_path(self)
-  if self._root then return self._root end
-  local list = candidates(self)
+-- Writes a session's sidecar below a root; true, or nil, errno name, text.
+local function put_sidecar(root_path, session_id, text)
+  local ok, name, why = await(files.make_dirs(root_path .. "/" .. SESSIONS, DIR_MODE))
+  if not ok then return nil, name, why end
+  local root = open_root(root_path)
+  ok, name, why = await(files.put(root, SESSIONS .. "/" .. session_id, text))
+  root:close()
+  return ok, name, why
+end
+
+-- Writes the sidecar in the first root that takes it, which is the root from then on.
+local function record(self, session_id, text)
+  local list = self._root and { self._root } or candidates(self)
   for i, root in ipairs(list) do
-    local ok, name, text = task.shield(probe, root) -- a cancel must not leave its directory
+    local ok, name, why = put_sidecar(root, session_id, text)
     if ok then
       self._root = root
-      return root
+      return
     end
     if i == #list or not NOT_OURS[name] then
       errors.raise(errors.SandboxError(("cannot use %s for workspaces: %s (%s); "
-        .. "SANDBOX_LOCAL_ROOT names another directory"):format(errors.quote(root), text, name)))
+        .. "SANDBOX_LOCAL_ROOT names another directory"):format(errors.quote(root, 200), why,
+          name)))
     end
   end
 end
 
-local function place(self, durability, workspace_key, session_id)
-  if durability == "ephemeral" then return root_path(self) .. "/" .. EPHEMERAL, session_id end
-  return root_path(self), workspace_key
+local function place(root, durability, workspace_key, session_id)
+  if durability == "ephemeral" then return root .. "/" .. EPHEMERAL, session_id end
+  return root, workspace_key
+end
+
+local function remove_in(root, what, with_workspace, lenient)
+  if with_workspace then
+    local parent, entry = place(root, what.durability, what.workspace_key, what.id)
+    remove_entry(parent, entry, lenient)
+  end
+  if what.id then remove_entry(root .. "/" .. SESSIONS, what.id, lenient) end
 end
 
 ---Makes an ephemeral workspace, or makes or adopts a persistent one. When it raises or is cancelled
----a new ephemeral directory is gone again.
+---nothing new is left.
+---@param spec table the provider's spec
+---@param session_id string
+---@param owner string whose the session is
 ---@return userdata root an open root of the runtime
 ---Raises SandboxError.
-function Workspaces:create(durability, workspace_key, session_id)
-  local parent, entry = place(self, durability, workspace_key, session_id)
+function Workspaces:create(spec, session_id, owner)
+  local sidecar = json.encode {
+    version = 1, id = session_id, owner = owner, durability = spec.durability,
+    workspace_key = spec.workspace_key,
+  }
   local ok, root = pcall(function()
-    local made, name, text = await(files.make_dirs(parent .. "/" .. entry, DIR_MODE))
-    if not made then
-      errors.raise(errors.SandboxError(("cannot make the workspace %s: %s (%s)"):format(
-        errors.quote(parent .. "/" .. entry), text, name)))
-    end
+    task.shield(record, self, session_id, sidecar)
+    local parent, entry = place(self._root, spec.durability, spec.workspace_key, session_id)
+    make_dirs(parent .. "/" .. entry)
     return open_root(parent .. "/" .. entry)
   end)
   if ok then return root end
-  if durability == "ephemeral" then
-    local removed, err = pcall(task.shield, remove_entry, parent, entry)
+  if self._root then
+    local removed, err = pcall(task.shield, remove_in, self._root,
+      { id = session_id, durability = spec.durability, workspace_key = spec.workspace_key },
+      spec.durability == "ephemeral")
     if not removed and errors.is(root, "Error") then root:add_note(tostring(err)) end
   end
   error(root, 0)
 end
 
----Removes a workspace with all that is in it. One that is not there is fine.
+---Opens the workspace of a session that another process made.
+---@param path string
+---@return userdata root
 ---Raises SandboxError.
-function Workspaces:remove(durability, workspace_key, session_id)
-  remove_entry(place(self, durability, workspace_key, session_id))
+function Workspaces.open(_, path)
+  return open_root(path)
+end
+
+---Forgets a session, and removes its workspace when asked. What is not there is fine.
+---@param what { id: string|nil, durability: string, workspace_key: string, root: string|nil }
+---@param with_workspace boolean
+---Raises SandboxError.
+function Workspaces:remove(what, with_workspace)
+  local known = what.root or self._root
+  for _, root in ipairs(known and { known } or candidates(self)) do
+    remove_in(root, what, with_workspace, not known)
+  end
+end
+
+local function read_sidecar(sessions, root_path, name)
+  local op = files.get(sessions, name)
+  local ok, errno, text = await(op)
+  if not ok then
+    if errno ~= "ENOENT" then
+      log.warning(path_error("read the sidecar", root_path .. "/" .. SESSIONS .. "/" .. name, errno,
+        text).message)
+    end
+    return nil
+  end
+  local decoded, sidecar = pcall(json.decode, files.data(op))
+  if decoded and type(sidecar) == "table" and sidecar.version == 1 and sidecar.id == name
+    and (sidecar.durability == "ephemeral" or sidecar.durability == "persistent")
+    and type(sidecar.workspace_key) == "string" and type(sidecar.owner) == "string" then
+    sidecar.root = root_path
+    return sidecar
+  end
+  log.warning(("provider local: %s is no sidecar of this version, left as it is"):format(
+    errors.quote(root_path .. "/" .. SESSIONS .. "/" .. name, 200)))
+  return nil
+end
+
+---What the sidecars tell of: each with id, owner, durability, workspace_key and root.
+---@return table[]
+function Workspaces:list()
+  local found = {}
+  for _, root_path in ipairs(candidates(self)) do
+    local sessions = open_if_there(root_path .. "/" .. SESSIONS, true)
+    local op = sessions and files.list(sessions, ".")
+    if op and await(op) then
+      for name in files.data(op):gmatch("%Z+") do
+        found[#found + 1] = name:sub(1, 1) ~= "." and read_sidecar(sessions, root_path, name) or nil
+      end
+    end
+    if sessions then sessions:close() end
+  end
+  return found
+end
+
+---Runs fn while no other process recovers in the same roots.
+---@param fn function
+function Workspaces:exclusively(fn)
+  local locks = {}
+  local ok, err = pcall(function()
+    for _, root_path in ipairs(candidates(self)) do
+      local sessions = open_if_there(root_path .. "/" .. SESSIONS, true)
+      while sessions do
+        local lock, name, text = files.try_lock(sessions, RECOVERY_LOCK)
+        if lock then
+          locks[#locks + 1] = lock
+          break
+        end
+        if NOT_OURS[name] then break end
+        if name ~= "EAGAIN" then
+          errors.raise(path_error("lock the directory", root_path .. "/" .. SESSIONS, name, text))
+        end
+        task.sleep(LOCK_LOOK_AGAIN_SECONDS)
+      end
+      if sessions then sessions:close() end
+    end
+    fn()
+  end)
+  for _, lock in ipairs(locks) do
+    lock:close()
+  end
+  if not ok then error(err, 0) end
 end
 
 return M

@@ -6,6 +6,8 @@
  * stopped and what is let go, and faults.
  */
 #define _GNU_SOURCE
+#include <semaphore.h>
+
 #include "exec_try.h"
 
 static struct sbx_exec *start_with_input(const char *script, const char *data, size_t len,
@@ -290,6 +292,50 @@ TEST(end_at_exit_has_all_that_was_written_before) {
   }
 }
 
+#define MUCH 900000
+
+static void fill_large_pipe(void) {
+  static char data[MUCH];
+  CHECK(fcntl(1, F_SETPIPE_SZ, 1024 * 1024) >= MUCH);
+  CHECK_EQ_INT(write(1, data, MUCH), MUCH);
+}
+
+static sem_t gate;
+
+static void hold_engine(struct sbx_work *work) {
+  (void)work;
+  while (sem_wait(&gate) != 0)
+    ;
+}
+
+static bool a_child_has_ended(void) {
+  siginfo_t info = {0};
+  return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
+}
+
+/* The exit and more output than one turn of the engine reads come at the same moment. */
+TEST(end_at_exit_has_all_of_a_large_pipe) {
+  char program[PATH_MAX];
+  struct sbx_work hold = {.run = hold_engine};
+  if (in_valgrind()) SKIP("valgrind's /proc/self/exe is valgrind");
+  CHECK(realpath("/proc/self/exe", program) != NULL);
+  char *argv[] = {program, "fill-large-pipe", NULL};
+  struct sbx_exec_request request = request_of(argv, 60);
+  request.end_at_exit = true;
+  sem_init(&gate, 0, 0);
+  struct sbx_exec *exec = start_request(&request);
+  CHECK_EQ_INT(sbx_engine_post(&hold), 1);
+  CHECK_COMES(a_child_has_ended());
+  sem_post(&gate);
+  struct sbx_exec_result result = result_of(exec);
+  CHECK_EQ_INT(result.end, SBX_END_EXIT);
+  CHECK_EQ_INT(result.exit_code, 0);
+  CHECK_EQ_INT(result.output_len[SBX_STDOUT], MUCH);
+  drop_exec(exec);
+  settle_engine();
+  sem_destroy(&gate);
+}
+
 /* Faults. */
 
 TEST(input_held_by_what_is_left_is_a_fault) {
@@ -363,6 +409,7 @@ TEST(no_status_is_ever_invented) {
 static const struct scenario scenarios[] = {
     {"ignore-children", ignore_children},
     {"steal-status", steal_status},
+    {"fill-large-pipe", fill_large_pipe},
 };
 
 int main(int argc, char **argv) {

@@ -6,8 +6,10 @@
 -- interface is the methods below; every ledger passes the same specs. Rows go in and out as copies,
 -- so that nobody changes a row but through the ledger.
 --
--- A row: id, image, workspace_key, workspace_path, durability, created_at, expires_at, ttl_seconds,
--- labels (the consumer's), state ("creating", "live" or "destroying").
+-- A row: id, provider, image, workspace_key, workspace_path, durability, created_at, expires_at,
+-- ttl_seconds, labels (the consumer's), has_env (its spec has variables, which no ledger keeps),
+-- state ("creating", "live", "destroying", or "removing" for the mark of a workspace's removal),
+-- owner (whose it is), claimed_by (the process that makes or ends it, or nil).
 
 -- A compiled pairs() may end early (LuaJIT/LuaJIT#827).
 if jit then jit.off(true, true) end
@@ -51,7 +53,7 @@ function Ledger:get(id)
   return row and copy(row)
 end
 
----Sets fields of a row if it is there and in state `from`.
+---Sets fields of a row if it is there and in state `from`; `false` unsets one.
 ---@param id string
 ---@param from string
 ---@param fields table
@@ -60,9 +62,31 @@ function Ledger:update(id, from, fields)
   local row = self._rows[id]
   if not row or row.state ~= from then return false end
   for key, value in pairs(copy(fields)) do
-    row[key] = value
+    row[key] = value or nil
   end
   return true
+end
+
+---Takes a row for its end: sets state "destroying" and the claimant, if its state and claimant are
+---still those of `before`.
+---@param id string
+---@param claimant string
+---@param before table the row as it was read
+---@return boolean claimed
+function Ledger:claim(id, claimant, before)
+  local row = self._rows[id]
+  if not row or row.state ~= before.state or row.claimed_by ~= before.claimed_by then
+    return false
+  end
+  row.state, row.claimed_by = "destroying", claimant
+  return true
+end
+
+---Gives a claim back, for somebody to try again.
+---@param id string
+function Ledger:release(id)
+  local row = self._rows[id]
+  if row then row.claimed_by = nil end
 end
 
 ---@param id string

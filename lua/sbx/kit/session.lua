@@ -52,8 +52,9 @@ end
 
 local EXEC_ALLOWED = { stdin = true }
 
-local function check_live(self)
-  if self._gone then
+function Session:_check_live()
+  if self._gone or not self._sandbox:_is_live(self.id) then
+    self._gone = true
     errors.raise(errors.SandboxSessionNotFoundError(
       ("no live session has the id %s"):format(self.id), { session_id = self.id }))
   end
@@ -71,7 +72,7 @@ end
 ---SandboxError.
 function Session:exec(argv, options)
   local request = models.exec_request(argv, options, EXEC_ALLOWED)
-  check_live(self)
+  self:_check_live()
   return exec.run(starter(self), request)
 end
 
@@ -82,14 +83,14 @@ end
 ---Raises as exec, but for the deadline, which the handle's output raises.
 function Session:exec_start(argv, options)
   local request = models.exec_request(argv, options)
-  check_live(self)
+  self:_check_live()
   local handle = exec.start(starter(self), request, function(handle)
     self._handles[handle] = nil
   end)
   self._handles[handle] = true
   if self._gone then
     handle:kill()
-    check_live(self)
+    self:_check_live()
   end
   return handle
 end
@@ -105,7 +106,7 @@ function Session:put_file(path, data)
       { path = "data", message = "must be a string, got " .. type(data) },
     }))
   end
-  check_live(self)
+  self:_check_live()
   self:_put_file(path, data)
 end
 
@@ -115,21 +116,21 @@ end
 ---Raises SandboxFileNotFoundError when path does not exist, SandboxError for every other fault.
 function Session:get_file(path)
   models.file_path(path)
-  check_live(self)
+  self:_check_live()
   return self:_get_file(path)
 end
 
 ---@return sbx.SandboxSessionInfo
 ---Raises SandboxSessionNotFoundError.
 function Session:info()
-  check_live(self)
+  self:_check_live()
   return self._sandbox:_info(self.id)
 end
 
 ---Sets expires_at to now + ttl (SPEC P4).
 ---Raises SandboxSessionNotFoundError.
 function Session:touch()
-  check_live(self)
+  self:_check_live()
   self._sandbox:_touch(self.id)
 end
 
