@@ -42,6 +42,12 @@ build = {
       libdirs = { "$(LIBUV_LIBDIR)" },
       libraries = { "uv", "pthread" },
     },
+    ["_sbx.sqlite"] = {
+      sources = { "runtime/lua_sqlite.c" },
+      incdirs = { "runtime", "$(SQLITE_INCDIR)" },
+      libdirs = { "$(SQLITE_LIBDIR)" },
+      libraries = { "sqlite3" },
+    },
     ["sbx.conformance.cases.exec"] = "lua/sbx/conformance/cases/exec.lua",
     ["sbx.conformance.cases.files"] = "lua/sbx/conformance/cases/files.lua",
     ["sbx.conformance.cases.handle"] = "lua/sbx/conformance/cases/handle.lua",
