@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "guard.h"
 #include "output.h"
 
 #define SLICE_NS (2ull * 1000 * 1000)
@@ -113,6 +114,8 @@ static int start_locked(void) {
   }
   if (engine.scratch == NULL) engine.scratch = sbx_chunk_new();
   if (engine.scratch == NULL) return -ENOMEM;
+  rc = sbx_guard_start();
+  if (rc != 0) return rc;
   rc = uv_loop_init(&engine.loop);
   if (rc != 0) return rc;
   rc = uv_async_init(&engine.loop, &engine.wake, on_wake);
@@ -210,4 +213,5 @@ __attribute__((destructor)) static void end_engine(void) {
   if (sbx_engine_post(&end) < 0) return;
   atomic_store(&engine.ended, true);
   pthread_join(engine.thread, NULL);
+  sbx_guard_end();
 }

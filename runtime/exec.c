@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "exec_private.h"
@@ -152,15 +151,6 @@ static int open_pipes(struct pipes *pipes, bool with_stdin) {
   return rc;
 }
 
-/* For a process that the engine did not take over. */
-static void stop_at_once(struct sbx_process *process) {
-  sbx_process_signal_group(process, SIGKILL);
-  siginfo_t info;
-  while (waitid((idtype_t)P_PIDFD, (id_t)process->pidfd, &info, WEXITED) != 0 && errno == EINTR)
-    ;
-  process->reaped = true;
-}
-
 static int start_process(struct sbx_exec *exec, const struct sbx_exec_request *request, int cwd_fd,
                          struct sbx_refusal *refusal) {
   struct pipes pipes;
@@ -203,7 +193,8 @@ static int start(struct sbx_exec *exec, const struct sbx_exec_request *request,
   fault->step = SBX_STEP_ENGINE;
   rc = post(exec, &exec->attach);
   if (rc == 0) return 0;
-  stop_at_once(&exec->process);
+  sbx_process_signal_group(&exec->process, SIGKILL); /* the engine did not take it over */
+  sbx_process_reap_when_dead(&exec->process);
   return rc;
 }
 

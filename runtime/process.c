@@ -23,8 +23,9 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
+
+#include "guard.h"
 
 #define CHILD_STACK ((size_t)64 * 1024)
 #define COMMAND_UMASK 022
@@ -56,6 +57,7 @@ struct kernel_sigaction {
 
 struct child {
   const struct sbx_spawn *spawn;
+  struct sbx_guard_slot *slot;
   const char *program;
   int error; /* the child's last word: errno of what failed */
   bool at_exec;
@@ -93,7 +95,9 @@ RAW static int child_main(void *arg) {
   const struct sbx_spawn *spawn = child->spawn;
   uint64_t none = 0;
   reset_signals();
-  if (syscall(SYS_setsid) < 0) goto failed;
+  long group = syscall(SYS_setsid);
+  if (group < 0) goto failed;
+  if (child->slot != NULL) atomic_store(&child->slot->pid, (int)group); /* now the guard knows */
   syscall(SYS_umask, COMMAND_UMASK);
   if (syscall(SYS_fchdir, spawn->cwd_fd) != 0) goto failed;
   if (place_stdio(spawn->stdio) != 0) goto failed;
@@ -226,23 +230,21 @@ static bool is_about_program(int error) {
   }
 }
 
-/* A vfork'ed child lets its parent go before it can be waited for, so this waits: it is exiting. */
-static void reap_failed(struct sbx_process *process) {
-  siginfo_t info;
-  while (waitid((idtype_t)P_PIDFD, (id_t)process->pidfd, &info, WEXITED) != 0 && errno == EINTR)
-    ;
-  process->reaped = true;
-}
-
 static int spawn_program(const struct sbx_spawn *spawn, const char *program,
                          struct sbx_process *process, struct sbx_refusal *refusal) {
   struct child child = {.spawn = spawn, .program = program};
+  int rc = sbx_guard_take(&child.slot);
+  if (rc != 0) return rc;
   process->autoreap = child_is_autoreaped();
   process->reaped = false;
-  int rc = run_child(&child, process);
-  if (rc != 0) return rc;
+  rc = run_child(&child, process);
+  if (rc != 0) {
+    sbx_guard_give(child.slot);
+    return rc;
+  }
+  process->slot = child.slot;
   if (child.error == 0) return 0;
-  reap_failed(process);
+  sbx_process_reap_when_dead(process); /* it is exiting, and lets us go before it is a zombie */
   sbx_process_close(process);
   process->pid = 0;
   if (!child.at_exec || !is_about_program(child.error)) return -child.error;

@@ -12,9 +12,12 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
+struct sbx_guard_slot;
+
 struct sbx_process {
-  pid_t pid; /* also the group's id; 0: nothing was started */
-  int pidfd; /* owned; -1 after release */
+  pid_t pid;                   /* also the group's id; 0: nothing was started */
+  int pidfd;                   /* owned; -1 after release */
+  struct sbx_guard_slot *slot; /* owned: where the guard finds the group until it is reaped */
   bool reaped;
   bool autoreap; /* the program ignores SIGCHLD: the system reaps by itself, no status */
 };
@@ -49,6 +52,8 @@ int sbx_process_status(const struct sbx_process *process, int *exit_code);
 void sbx_process_signal_group(const struct sbx_process *process, int sig);
 /* Gives the status and the group's id back to the system. Idempotent. */
 void sbx_process_reap(struct sbx_process *process);
+/* Waits for the leader's end first: for one that is bound to die now. */
+void sbx_process_reap_when_dead(struct sbx_process *process);
 /* Whether a member of the group is still alive, after sbx_process_reap. A zombie counts as gone:
  * the init of a small machine may never reap it. */
 bool sbx_process_group_alive(const struct sbx_process *process);

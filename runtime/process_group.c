@@ -20,6 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "guard.h"
 #include "process.h"
 
 #define PIDFD_TYPE 3            /* P_PIDFD, which older headers do not name */
@@ -56,9 +57,17 @@ void sbx_process_signal_group(const struct sbx_process *process, int sig) {
 void sbx_process_reap(struct sbx_process *process) {
   if (process->pid <= 0 || process->reaped) return;
   siginfo_t info;
+  sbx_guard_give(process->slot);
+  process->slot = NULL;
   /* -ECHILD: the system or another part of the program has reaped it. Either way the id is gone. */
   wait_status(process, WNOHANG, &info);
   process->reaped = true;
+}
+
+void sbx_process_reap_when_dead(struct sbx_process *process) {
+  siginfo_t info;
+  wait_status(process, WNOWAIT, &info);
+  sbx_process_reap(process);
 }
 
 /* Reads "pid (comm) state ppid pgrp" of /proc/<name>/stat; comm may hold anything, so the fields

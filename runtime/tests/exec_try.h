@@ -221,7 +221,7 @@ static inline int exec_tests_main(int argc, char **argv, const struct scenario *
   scratch_make(&place);
   int rc = scenario_main(argc, argv, scenarios, count);
   scratch_drop(&place);
-  return rc;
+  return atomic_load(&check_failures) > 0 ? 1 : rc;
 }
 
 #endif

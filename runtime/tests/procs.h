@@ -95,6 +95,14 @@ static inline char process_state(pid_t pid, pid_t *group, pid_t *parent) {
   return state;
 }
 
+/* The engine's guard is a child that stays: no test counts it. */
+static inline bool is_guard(pid_t pid) {
+  char path[64], name[32];
+  snprintf(path, sizeof path, "/proc/%d/comm", (int)pid);
+  read_text(path, name, sizeof name);
+  return strcmp(name, "sbx-guard\n") == 0;
+}
+
 static inline bool is_running(pid_t pid) {
   char state = process_state(pid, NULL, NULL);
   return state != 0 && state != 'Z' && state != 'X';
@@ -112,7 +120,8 @@ static inline int count_processes(pid_t wanted_group, pid_t wanted_parent) {
     char state = process_state((pid_t)atoi(entry->d_name), &group, &parent);
     if (state == 0) continue;
     if (wanted_group != 0 && group == wanted_group && state != 'Z' && state != 'X') count++;
-    if (wanted_parent != 0 && parent == wanted_parent) count++;
+    if (wanted_parent != 0 && parent == wanted_parent && !is_guard((pid_t)atoi(entry->d_name)))
+      count++;
   }
   if (proc != NULL) closedir(proc);
   return count;
