@@ -36,6 +36,12 @@ static inline bool in_valgrind(void) {
 #define IS_SANITIZED false
 #endif
 
+#ifdef __SANITIZE_THREAD__
+#define IS_TSAN true
+#else
+#define IS_TSAN false
+#endif
+
 static inline int scaled(int count, int least) {
   if (IS_SANITIZED) count /= 4;
   if (in_valgrind() || getenv("SBX_QUICK") != NULL) count /= 20;

@@ -293,14 +293,15 @@ static void start_from_two_threads(void) {
   CHECK_EQ_INT(pthread_create(&thread[1], NULL, start_together, NULL), 0);
   pthread_join(thread[0], NULL);
   pthread_join(thread[1], NULL);
-  int threads = count_threads(), open = check_open_descriptors();
+  /* ".", "..", this thread and the engine's; the thread sanitizer has one more. One that was joined
+   * may be seen for a moment yet. */
+  CHECK_COMES(count_threads() == 4 + (IS_TSAN ? 1 : 0));
+  int open = check_open_descriptors();
   CHECK(open > descriptors);
   CHECK_EQ_INT(sbx_engine_start(), 0);
   on_engine(nothing, NULL);
-  CHECK_EQ_INT(count_threads(), threads);
+  CHECK_EQ_INT(count_threads(), 4 + (IS_TSAN ? 1 : 0));
   CHECK_EQ_INT(check_open_descriptors(), open);
-  /* ".", "..", this thread and the engine's; the thread sanitizer has one more. */
-  CHECK(threads == 4 || threads == 5);
 }
 
 TEST(two_threads_start_one_engine) {
