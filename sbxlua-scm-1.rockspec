@@ -27,6 +27,8 @@ build = {
         "runtime/files.c",
         "runtime/files_list.c",
         "runtime/files_resolve.c",
+        "runtime/files_stat.c",
+        "runtime/files_stream.c",
         "runtime/files_tree.c",
         "runtime/lua_engine.c",
         "runtime/lua_exec.c",

@@ -68,6 +68,8 @@ static struct sbx_exec *new_exec(const struct sbx_exec_request *request) {
   exec->interactive = request->interactive;
   exec->end_at_exit = request->end_at_exit;
   exec->deadline_ns = request->deadline_ns;
+  exec->max_output = request->max_output != 0 ? request->max_output : UINT64_MAX;
+  exec->start_ns = sbx_now_ns();
   exec->process = (struct sbx_process)SBX_PROCESS_NONE;
   exec->attach.run = sbx_exec_run_attach;
   exec->feed_work.run = sbx_exec_run_feed;
@@ -113,7 +115,8 @@ static int end_refused(struct sbx_exec *exec, const char *name, const struct sbx
   }
   exec->received[SBX_STDERR] = (uint64_t)len;
   exec->exited = exec->ended = exec->gone = exec->released = true;
-  exec->exit_code = refusal->exit_code;
+  exec->exit.exit_code = refusal->exit_code;
+  exec->end_ns = sbx_now_ns();
   exec->how = SBX_END_EXIT;
   sbx_op_complete(&exec->end, 0);
   return rc;
@@ -220,13 +223,33 @@ struct sbx_op *sbx_exec_end_op(struct sbx_exec *exec) {
 
 void sbx_exec_result(struct sbx_exec *exec, struct sbx_exec_result *result) {
   pthread_mutex_lock(&exec->lock);
-  *result = (struct sbx_exec_result){
-      .end = exec->how, .exit_code = exec->exit_code, .fault = exec->fault, .held = exec->held};
+  *result = (struct sbx_exec_result){.end = exec->how,
+                                     .exit_code = exec->exit.exit_code,
+                                     .fault = exec->fault,
+                                     .held = exec->held};
   for (int i = 0; i < 2; i++) {
     result->output[i] = exec->gathered[i].data;
     result->output_len[i] = exec->received[i];
   }
   pthread_mutex_unlock(&exec->lock);
+}
+
+bool sbx_exec_record(struct sbx_exec *exec, struct sbx_exec_record *record) {
+  pthread_mutex_lock(&exec->lock);
+  bool ended = exec->ended;
+  *record = (struct sbx_exec_record){
+      .cause = exec->stopped_by,
+      .wall_ns = exec->end_ns - exec->start_ns,
+      .user_us = exec->exit.user_us,
+      .system_us = exec->exit.system_us,
+      .peak_kib = exec->exit.peak_kib,
+      .stdin_bytes = exec->feed.written,
+      .output_bytes = {exec->received[0], exec->received[1]},
+  };
+  if (exec->stopped_by == SBX_CAUSE_EXITED && exec->exit.signaled)
+    record->cause = SBX_CAUSE_SIGNALED;
+  pthread_mutex_unlock(&exec->lock);
+  return ended;
 }
 
 /* What ends the stream, once its output is read. */
@@ -239,7 +262,7 @@ static void last_item(struct sbx_exec *exec, struct sbx_item *item) {
   } else {
     exec->exit_given = true;
     item->kind = SBX_ITEM_EXIT;
-    item->exit_code = exec->exit_code;
+    item->exit_code = exec->exit.exit_code;
   }
 }
 

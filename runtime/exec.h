@@ -33,6 +33,7 @@ enum sbx_exec_step {
   SBX_STEP_HELD,   /* it exited while another process held its stdin, input unwritten */
   SBX_STEP_OUTPUT, /* keeping its output */
   SBX_STEP_STATUS, /* reading its exit status */
+  SBX_STEP_LIMIT,  /* its output passed the limit that was set for it */
   SBX_STEP_STOP,   /* its group survived SIGKILL for the stop's limit */
 };
 
@@ -51,6 +52,28 @@ struct sbx_exec_request {
   bool interactive;
   bool end_at_exit;     /* SPEC X18: wait = "exit" */
   uint64_t deadline_ns; /* sbx_now_ns() clock */
+  uint64_t max_output;  /* bytes of both streams together; 0: no limit */
+};
+
+/* What ended an exec: its own doing, or the first thing that stopped it. */
+enum sbx_exec_cause {
+  SBX_CAUSE_EXITED,
+  SBX_CAUSE_SIGNALED,
+  SBX_CAUSE_TIMEOUT,
+  SBX_CAUSE_KILLED,
+  SBX_CAUSE_CANCELLED,
+  SBX_CAUSE_OUTPUT_LIMIT,
+  SBX_CAUSE_FAILED,
+};
+
+/* What is known of an exec that has ended. */
+struct sbx_exec_record {
+  enum sbx_exec_cause cause;
+  uint64_t wall_ns;            /* from the start to the end */
+  uint64_t user_us, system_us; /* CPU time of the command and of what it waited for */
+  uint64_t peak_kib;           /* resident size, the largest of those; 0: not known */
+  uint64_t stdin_bytes;        /* taken by the command's pipe */
+  uint64_t output_bytes[2];    /* received, by stream */
 };
 
 /* How a one-shot exec ended. */
@@ -88,6 +111,8 @@ struct sbx_item {
 int sbx_exec_start(const struct sbx_exec_request *request, struct sbx_exec **exec,
                    struct sbx_fault *fault);
 void sbx_exec_unref(struct sbx_exec *exec);
+/* False until the exec has ended. */
+bool sbx_exec_record(struct sbx_exec *exec, struct sbx_exec_record *record);
 /* For a caller that lets go of an exec, whatever state it is in: has it stopped, without waiting
  * for that, and lends it nothing from here on. sbx_exec_unref comes next. */
 void sbx_exec_abandon(struct sbx_exec *exec);

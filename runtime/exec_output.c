@@ -70,18 +70,24 @@ static int keep_stream(struct sbx_exec *exec, int stream, const char *data, size
   return sbx_output_give(&exec->output, (enum sbx_stream)stream, whole);
 }
 
+/* How much of what came may be kept; less than all of it ends the exec with -EFBIG. */
+static size_t within_limit(const struct sbx_exec *exec, size_t got) {
+  uint64_t left = exec->max_output - exec->received[0] - exec->received[1];
+  return got <= left ? got : (size_t)left;
+}
+
 /* Reads once and keeps what came, in one step: readers read too (see sbx_exec_next). Returns as
  * read, or -errno. */
 static ssize_t read_once(struct sbx_exec *exec, int stream, char *to, size_t room) {
   pthread_mutex_lock(&exec->lock);
   ssize_t got = read(exec->out_fd[stream], to, room);
   int rc = got < 0 ? -errno : 0;
-  if (got > 0) {
-    if (!exec->discarding)
-      rc = exec->interactive ? keep_stream(exec, stream, to, (size_t)got)
-                             : gather_put(&exec->gathered[stream], to, (size_t)got);
-    if (!exec->discarding) exec->received[stream] += (uint64_t)got;
-  }
+  size_t keep = got > 0 && !exec->discarding ? within_limit(exec, (size_t)got) : 0;
+  if (keep > 0)
+    rc = exec->interactive ? keep_stream(exec, stream, to, keep)
+                           : gather_put(&exec->gathered[stream], to, keep);
+  exec->received[stream] += keep;
+  if (rc == 0 && got > 0 && !exec->discarding && keep < (size_t)got) rc = -EFBIG;
   pthread_mutex_unlock(&exec->lock);
   return rc != 0 ? rc : got;
 }
@@ -217,7 +223,7 @@ static void on_out(uv_poll_t *poll, int status, int events) {
   if (rc == 0)
     sbx_exec_maybe_end(exec);
   else
-    sbx_exec_fail(exec, SBX_STEP_OUTPUT, rc);
+    sbx_exec_fail(exec, sbx_exec_output_step(rc), rc);
 }
 
 int sbx_exec_watch_output(struct sbx_exec *exec) {
@@ -231,7 +237,7 @@ int sbx_exec_watch_output(struct sbx_exec *exec) {
 
 void sbx_exec_read_directly(struct sbx_exec *exec, struct sbx_item *item) {
   for (int i = 0; i < 2; i++) {
-    if (exec->out_fd[i] < 0 || !exec->grown[i]) continue;
+    if (exec->out_fd[i] < 0 || !exec->grown[i] || exec->max_output != UINT64_MAX) continue;
     struct sbx_chunk *chunk = sbx_chunk_new();
     if (chunk == NULL) return;
     ssize_t got = read(exec->out_fd[i], chunk->data, SBX_CHUNK_MAX);

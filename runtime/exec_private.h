@@ -9,6 +9,7 @@
 #ifndef SBX_EXEC_PRIVATE_H
 #define SBX_EXEC_PRIVATE_H
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -38,7 +39,7 @@ struct sbx_exec_op {
 struct sbx_exec {
   atomic_uint refs;
   bool interactive, end_at_exit;
-  uint64_t deadline_ns;
+  uint64_t deadline_ns, max_output;
   struct sbx_op end; /* one-shot; its references are the exec's */
 
   /* engine */
@@ -71,7 +72,9 @@ struct sbx_exec {
   bool eof[2];
   uint64_t received[2];
   bool exited;
-  int exit_code;
+  struct sbx_process_exit exit;
+  uint64_t start_ns, end_ns;
+  enum sbx_exec_cause stopped_by; /* what a stop was for; EXITED: there was none before the exit */
   bool ended;
   enum sbx_exec_end how;
   struct sbx_fault fault;
@@ -101,6 +104,10 @@ int sbx_exec_watch_output(struct sbx_exec *exec);
 void sbx_exec_close_output(struct sbx_exec *exec, int stream);
 /* Drains what a pipe can hold, so that all that was written before is in; notes its end. */
 int sbx_exec_drain_pipe(struct sbx_exec *exec, int stream);
+/* What a failed drain means: output that could not be kept, or that passed its limit. */
+static inline enum sbx_exec_step sbx_exec_output_step(int error) {
+  return error == -EFBIG ? SBX_STEP_LIMIT : SBX_STEP_OUTPUT;
+}
 void sbx_exec_maybe_end(struct sbx_exec *exec);
 void sbx_exec_fail(struct sbx_exec *exec, enum sbx_exec_step step, int error);
 /* Under the lock, on any thread, when nothing is unread: takes what a pipe that was seen full has

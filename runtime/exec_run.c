@@ -143,6 +143,7 @@ static void end_exec(struct sbx_exec *exec, enum sbx_exec_end how) {
   pthread_mutex_lock(&exec->lock);
   exec->how = exec->fault.step != SBX_STEP_NONE && how == SBX_END_EXIT ? SBX_END_FAULT : how;
   exec->ended = true;
+  exec->end_ns = sbx_now_ns();
   struct sbx_exec_op *readers = exec->readers;
   exec->readers = NULL;
   pthread_mutex_unlock(&exec->lock);
@@ -161,7 +162,7 @@ void sbx_exec_maybe_end(struct sbx_exec *exec) {
     int rc = sbx_exec_drain_pipe(exec, SBX_STDOUT);
     if (rc == 0) rc = sbx_exec_drain_pipe(exec, SBX_STDERR);
     if (rc != 0) {
-      sbx_exec_fail(exec, SBX_STEP_OUTPUT, rc);
+      sbx_exec_fail(exec, sbx_exec_output_step(rc), rc);
       return;
     }
     /* What it left running may go on writing: the pipes stay open, or it would die of SIGPIPE. */
@@ -185,7 +186,7 @@ static void end_stop(struct sbx_exec *exec, int result) {
   if (!exec->ended) {
     int rc = sbx_exec_drain_pipe(exec, SBX_STDOUT);
     if (rc == 0) rc = sbx_exec_drain_pipe(exec, SBX_STDERR);
-    if (rc != 0) set_fault(exec, SBX_STEP_OUTPUT, rc);
+    if (rc != 0) set_fault(exec, sbx_exec_output_step(rc), rc);
     if (result != 0) set_fault(exec, SBX_STEP_STOP, result);
     pthread_mutex_lock(&exec->lock);
     exec->held = !exec->eof[SBX_STDOUT] || !exec->eof[SBX_STDERR];
@@ -219,6 +220,21 @@ static void look_at_group(struct sbx_exec *exec) {
   set_timer(exec, now + exec->stop_pause_ms * 1000000ull);
 }
 
+/* What a stop is put down to. A kill after the exit changes nothing about how it ended. */
+static enum sbx_exec_cause cause_of(const struct sbx_exec *exec, enum sbx_exec_end how) {
+  switch (how) {
+  case SBX_END_TIMEOUT:
+    return SBX_CAUSE_TIMEOUT;
+  case SBX_END_CANCELLED:
+    return SBX_CAUSE_CANCELLED;
+  case SBX_END_FAULT:
+    return exec->fault.step == SBX_STEP_LIMIT ? SBX_CAUSE_OUTPUT_LIMIT : SBX_CAUSE_FAILED;
+  case SBX_END_EXIT:
+    break;
+  }
+  return exec->exited ? SBX_CAUSE_EXITED : SBX_CAUSE_KILLED;
+}
+
 static void begin_stop(struct sbx_exec *exec, enum sbx_exec_end how) {
   if (exec->stopping || exec->released) return;
   exec->stopping = true;
@@ -227,6 +243,7 @@ static void begin_stop(struct sbx_exec *exec, enum sbx_exec_end how) {
   if (!exec->ended) {
     pthread_mutex_lock(&exec->lock);
     exec->how = how;
+    exec->stopped_by = cause_of(exec, how);
     pthread_mutex_unlock(&exec->lock);
   }
   sbx_process_signal_group(&exec->process, SIGKILL);
@@ -236,7 +253,7 @@ static void begin_stop(struct sbx_exec *exec, enum sbx_exec_end how) {
 
 /* The exit. */
 
-static void note_exit(struct sbx_exec *exec, int rc, int exit_code) {
+static void note_exit(struct sbx_exec *exec, int rc, const struct sbx_process_exit *exit) {
   sbx_exec_close_handle(&exec->exit_open, (uv_handle_t *)&exec->exit_poll);
   if (rc != 0) {
     set_fault(exec, SBX_STEP_STATUS, rc);
@@ -245,7 +262,7 @@ static void note_exit(struct sbx_exec *exec, int rc, int exit_code) {
   }
   pthread_mutex_lock(&exec->lock);
   exec->exited = true;
-  exec->exit_code = exit_code;
+  exec->exit = *exit;
   pthread_mutex_unlock(&exec->lock);
 }
 
@@ -265,16 +282,17 @@ static void settle_in(struct sbx_exec *exec) {
   }
   if (sbx_exec_drain_pipe(exec, SBX_STDOUT) == 0) sbx_exec_drain_pipe(exec, SBX_STDERR);
   uv_timer_stop(&exec->timer);
+  exec->stopped_by = SBX_CAUSE_FAILED;
   end_exec(exec, SBX_END_FAULT);
 }
 
 /* Looks whether the leader has exited; true if it has and this was the first to see it. */
 static bool look_at_exit(struct sbx_exec *exec) {
   if (exec->exited) return false;
-  int exit_code = -1;
-  int rc = sbx_process_status(&exec->process, &exit_code);
+  struct sbx_process_exit exit = {.exit_code = -1};
+  int rc = sbx_process_status(&exec->process, &exit);
   if (rc == -EAGAIN) return false;
-  note_exit(exec, rc, exit_code);
+  note_exit(exec, rc, &exit);
   return true;
 }
 
@@ -303,7 +321,7 @@ static void on_deadline(struct sbx_exec *exec) {
   if (exec->exited && !exec->stopping && !exec->ended) {
     int rc = sbx_exec_drain_pipe(exec, SBX_STDOUT);
     if (rc == 0) rc = sbx_exec_drain_pipe(exec, SBX_STDERR);
-    if (rc != 0) set_fault(exec, SBX_STEP_OUTPUT, rc);
+    if (rc != 0) set_fault(exec, sbx_exec_output_step(rc), rc);
     sbx_exec_maybe_end(exec);
   }
   if (!exec->ended) begin_stop(exec, SBX_END_TIMEOUT);

@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * Whole files in and out of a root, and directories made on the host.
+ * Roots, whole files out of one (puts are in files_stream.c), and directories made on the host.
  *
  * Invariants: a path is resolved once, to a descriptor, and all else happens relative to that
  * descriptor; modes are set by chmod, so the umask of the program (which belongs to all its
- * threads) never shows. What get opens is first opened O_PATH, which has no side effect on a fifo
- * or a device, and only a regular file is opened again. A put writes a new file beside the old
- * one and renames it, so a reader sees one of the two whole; its name is random and of fixed
- * length, for the target's name may already be as long as names can be.
+ * threads) never shows.
  */
 #define _GNU_SOURCE 1
 #include "files.h"
@@ -23,11 +20,9 @@
 #include <unistd.h>
 
 #include "files_internal.h"
+#include "files_stream.h"
 
-enum { NEW_FILE_MODE = 0644, MODE_BITS = 07777, FIRST_READ = 4096, MAX_RACES = 64 };
-
-/* One read or write moves at most 2 GiB less a page; whole files come in pieces. */
-static const size_t MAX_PIECE = (size_t)1 << 30;
+enum { MODE_BITS = 07777, FIRST_READ = 4096, MAX_RACES = 64 };
 
 int sbx_files_root_open(struct sbx_files_root *root, const char *path) {
   *root = (struct sbx_files_root){.fd = -1};
@@ -182,10 +177,6 @@ int sbx_files_open_dir(const struct sbx_files_root *root, const char *path, int 
   return rc;
 }
 
-static int kind_error(mode_t mode) {
-  return S_ISREG(mode) ? 0 : S_ISDIR(mode) ? -EISDIR : -ENOTSUP;
-}
-
 /* Reads to the end of fd, which may be elsewhere than st_size says. */
 static int read_all(int fd, off_t size_hint, void **data, size_t *len) {
   if ((uintmax_t)size_hint >= PTRDIFF_MAX) {
@@ -195,25 +186,22 @@ static int read_all(int fd, off_t size_hint, void **data, size_t *len) {
   size_t used = 0;
   char *buf = malloc(size);
   while (buf != NULL) {
-    size_t room = size - used;
-    ssize_t got = read(fd, buf + used, room < MAX_PIECE ? room : MAX_PIECE);
-    if (got < 0 && errno != EINTR) {
-      int rc = -errno;
+    size_t got;
+    int rc = sbx_files_read(fd, buf + used, size - used, &got);
+    if (rc < 0) {
       free(buf);
       return rc;
     }
-    if (got == 0) {
+    used += got;
+    if (used < size) {
       break;
     }
-    used += got > 0 ? (size_t)got : 0;
-    if (used == size) {
-      char *grown = size > PTRDIFF_MAX / 2 ? NULL : realloc(buf, size * 2);
-      if (grown == NULL) {
-        free(buf);
-      }
-      buf = grown;
-      size *= 2;
+    char *grown = size > PTRDIFF_MAX / 2 ? NULL : realloc(buf, size * 2);
+    if (grown == NULL) {
+      free(buf);
     }
+    buf = grown;
+    size *= 2;
   }
   if (buf == NULL) {
     return -ENOMEM;
@@ -225,132 +213,13 @@ static int read_all(int fd, off_t size_hint, void **data, size_t *len) {
 }
 
 int sbx_files_get(const struct sbx_files_root *root, const char *path, void **data, size_t *len) {
-  const char *inside = sbx_files_below(root, path);
-  if (inside == NULL) {
-    return -EXDEV;
-  }
-  if (*inside == '\0') {
-    return -EINVAL;
-  }
-  struct stat st;
-  int path_fd;
-  int fd = -1;
-  int rc = sbx_files_resolve(root, inside, 0, false, &path_fd);
+  int fd;
+  off_t size;
+  int rc = sbx_files_open_read(root, path, &fd, &size);
   if (rc < 0) {
     return rc;
   }
-  rc = fstat(path_fd, &st) < 0 ? -errno : kind_error(st.st_mode);
-  if (rc == 0) {
-    rc = sbx_files_reopen(path_fd, O_RDONLY, &fd);
-  }
-  close(path_fd);
-  if (rc == 0) {
-    rc = read_all(fd, st.st_size, data, len);
-  }
-  if (fd >= 0) {
-    close(fd);
-  }
-  return rc;
-}
-
-static int write_all(int fd, const void *data, size_t len) {
-  const char *from = data;
-  while (len > 0) {
-    ssize_t put = write(fd, from, len < MAX_PIECE ? len : MAX_PIECE);
-    if (put == 0 || (put < 0 && errno != EINTR)) {
-      return put == 0 ? -EIO : -errno;
-    }
-    if (put > 0) {
-      from += put;
-      len -= (size_t)put;
-    }
-  }
-  return 0;
-}
-
-/* A new file with these bytes under a name of its own in dir. On failure there is none. */
-static int write_temporary(int dir, const void *data, size_t len, mode_t mode, char *name) {
-  int fd = -1;
-  for (int tries = 0; fd < 0; tries++) {
-    int rc = sbx_files_random_name(".sbx-put-", name);
-    if (rc < 0) {
-      return rc;
-    }
-    fd = openat(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0 && (errno != EEXIST || tries == MAX_RACES)) {
-      return -errno;
-    }
-  }
-  int rc = write_all(fd, data, len);
-  /* After the writing, which clears set-id bits. */
-  if (rc == 0 && fchmod(fd, mode) < 0) {
-    rc = -errno;
-  }
-  /* A network file system may tell of a full disk only here. */
-  if (close(fd) < 0 && rc == 0 && errno != EINTR) {
-    rc = -errno;
-  }
-  if (rc < 0) {
-    unlinkat(dir, name, 0);
-  }
-  return rc;
-}
-
-static int replace_in(int dir, const char *name, const void *data, size_t len) {
-  char temporary[SBX_FILES_NAME_SIZE];
-  struct stat st;
-  mode_t mode = NEW_FILE_MODE;
-  if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) == 0) {
-    int rc = S_ISLNK(st.st_mode) ? 0 : kind_error(st.st_mode);
-    if (rc < 0) {
-      return rc;
-    }
-    if (S_ISREG(st.st_mode)) {
-      mode = st.st_mode & MODE_BITS;
-    }
-  } else if (errno != ENOENT) {
-    return -errno;
-  }
-  int rc = write_temporary(dir, data, len, mode, temporary);
-  if (rc == 0 && renameat(dir, temporary, dir, name) < 0) {
-    rc = -errno;
-    unlinkat(dir, temporary, 0);
-  }
-  return rc;
-}
-
-int sbx_files_put(const struct sbx_files_root *root, const char *path, const void *data,
-                  size_t len) {
-  const char *inside = sbx_files_below(root, path);
-  if (inside == NULL) {
-    return -EXDEV;
-  }
-  if (*inside == '\0') {
-    return -EINVAL;
-  }
-  const char *slash = strrchr(inside, '/');
-  const char *name = slash == NULL ? inside : slash + 1;
-  if (*name == '\0' || strcmp(name, ".") == 0 || strcmp(name, "..") == 0) {
-    return -EISDIR;
-  }
-  char *parent = slash == NULL ? strdup(".") : strndup(inside, (size_t)(slash - inside + 1));
-  if (parent == NULL) {
-    return -ENOMEM;
-  }
-  int rc = -ENOENT;
-  /* ENOENT: somebody removed a directory between our making and our using it. A removal can stay
-   * half done for as long as its thread is not scheduled, so wait for longer each time. */
-  for (unsigned tries = 0; rc == -ENOENT && tries < MAX_RACES; tries++) {
-    int dir;
-    if (tries > 0) {
-      usleep(50 * tries);
-    }
-    rc = sbx_files_resolve(root, parent, O_DIRECTORY, true, &dir);
-    if (rc == 0) {
-      rc = replace_in(dir, name, data, len);
-      close(dir);
-    }
-  }
-  free(parent);
+  rc = read_all(fd, size, data, len);
+  close(fd);
   return rc;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What the units files.c, files_resolve.c and files_tree.c share, and nobody else includes.
+ * What the units files*.c share, and nobody else includes.
  * Paths here are relative to a directory descriptor, which is always borrowed; every *fd is
  * owned by the caller and -1 on failure.
  */
@@ -21,6 +21,14 @@ int sbx_files_open_strict(int at, const char *path, int flags, uint64_t resolve,
 
 /* The part of path below root, borrowed from path ("." for the root itself); NULL if outside. */
 const char *sbx_files_below(const struct sbx_files_root *root, const char *path);
+
+/* Splits path at its last component, the name (borrowed from path): "" behind a slash. *parent
+ * (owned) is for sbx_files_resolve. -EXDEV for an absolute path outside, -EINVAL for "". */
+int sbx_files_split(const struct sbx_files_root *root, const char *path, char **parent,
+                    const char **name);
+
+/* Whether a name from a split is one: not "", "." or "..". */
+bool sbx_files_is_entry(const char *name);
 
 /* An O_PATH descriptor of what path (as from sbx_files_below) names inside the root, all links
  * followed. flags may hold O_DIRECTORY; make adds the missing directories with mode 0755. */

@@ -142,6 +142,25 @@ const char *sbx_files_below(const struct sbx_files_root *root, const char *path)
   return path[0] == '/' ? below_prefix(root->path, path) : path;
 }
 
+int sbx_files_split(const struct sbx_files_root *root, const char *path, char **parent,
+                    const char **name) {
+  const char *inside = sbx_files_below(root, path);
+  if (inside == NULL) {
+    return -EXDEV;
+  }
+  if (*inside == '\0') {
+    return -EINVAL;
+  }
+  const char *slash = strrchr(inside, '/');
+  *name = slash == NULL ? inside : slash + 1;
+  *parent = slash == NULL ? strdup(".") : strndup(inside, (size_t)(slash - inside + 1));
+  return *parent == NULL ? -ENOMEM : 0;
+}
+
+bool sbx_files_is_entry(const char *name) {
+  return *name != '\0' && strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
+}
+
 /* Whether a path leaves a directory depth levels below the root upwards, were it all real. */
 static bool climbs_out(size_t depth, const char *path) {
   while (*(path = skip_nothing(path)) != '\0') {

@@ -2,10 +2,13 @@
  *
  * Binding of execs: require "_sbx.exec" (see exec.h).
  *
- *   exec.start(root, argv, env, timeout_seconds, interactive, end_at_exit, cwd, stdin)
+ *   exec.start(root, argv, env, timeout_seconds, interactive, end_at_exit, cwd, stdin,
+ *              max_output_bytes)
  *     -> exec | nil, step, errno name, errno text
  *   exec:op(), exec:result()                                          one-shot
  *   exec:next(), exec:readable(), exec:write(data), exec:close_stdin(), exec:kill()  interactive
+ *   exec:record() -> table, once it has ended: cause, wall_seconds, user_seconds, system_seconds,
+ *     peak_memory_bytes, stdin_bytes, stdout_bytes, stderr_bytes
  *   exec:close()   lets go; what still runs is stopped
  *
  * env is a list of "NAME=value". result and next give a word and what belongs to it:
@@ -31,9 +34,10 @@ struct box {
 };
 
 static const char *const step_names[] = {
-    [SBX_STEP_NONE] = "none",     [SBX_STEP_CWD] = "cwd",       [SBX_STEP_START] = "start",
-    [SBX_STEP_ENGINE] = "engine", [SBX_STEP_STDIN] = "stdin",   [SBX_STEP_HELD] = "held",
-    [SBX_STEP_OUTPUT] = "output", [SBX_STEP_STATUS] = "status", [SBX_STEP_STOP] = "stop"};
+    [SBX_STEP_NONE] = "none",   [SBX_STEP_LIMIT] = "limit",   [SBX_STEP_CWD] = "cwd",
+    [SBX_STEP_START] = "start", [SBX_STEP_ENGINE] = "engine", [SBX_STEP_STDIN] = "stdin",
+    [SBX_STEP_HELD] = "held",   [SBX_STEP_OUTPUT] = "output", [SBX_STEP_STATUS] = "status",
+    [SBX_STEP_STOP] = "stop"};
 
 static const char *const stream_names[] = {"stdout", "stderr"};
 
@@ -62,6 +66,13 @@ static uint64_t check_deadline(lua_State *L, int index) {
   return sbx_now_ns() + (uint64_t)(seconds * 1e9);
 }
 
+static uint64_t check_max_output(lua_State *L, int index) {
+  if (lua_isnil(L, index)) return 0;
+  lua_Number bytes = luaL_checknumber(L, index);
+  luaL_argcheck(L, bytes >= 1, index, "must be greater than 0");
+  return bytes < 9007199254740992.0 ? (uint64_t)bytes : 0;
+}
+
 static int push_fault(lua_State *L, struct sbx_fault fault) {
   lua_pushstring(L, step_names[fault.step]);
   sbx_lua_push_error(L, fault.error);
@@ -72,7 +83,7 @@ static int push_fault(lua_State *L, struct sbx_fault fault) {
 static int exec_start(lua_State *L) {
   struct sbx_exec_request request = {.deadline_ns = check_deadline(L, 4)};
   sbx_lua_check_usable(L);
-  lua_settop(L, 8);
+  lua_settop(L, 9);
   request.root = sbx_lua_check_root(L, 1);
   request.argv = check_strings(L, 2, 1);
   request.envp = check_strings(L, 3, 0);
@@ -80,6 +91,7 @@ static int exec_start(lua_State *L) {
   request.end_at_exit = lua_toboolean(L, 6);
   if (!lua_isnil(L, 7)) request.cwd = sbx_lua_check_path(L, 7);
   if (!lua_isnil(L, 8)) request.stdin_data = luaL_checklstring(L, 8, &request.stdin_len);
+  request.max_output = check_max_output(L, 9);
   struct box *box = lua_newuserdata(L, sizeof *box);
   *box = (struct box){0};
   luaL_getmetatable(L, EXEC_CLASS);
@@ -215,6 +227,32 @@ static int exec_kill(lua_State *L) {
   return rc != 0 ? sbx_lua_push_error(L, rc) : 1;
 }
 
+static void set_number(lua_State *L, const char *name, double value) {
+  lua_pushnumber(L, value);
+  lua_setfield(L, -2, name);
+}
+
+static int exec_record(lua_State *L) {
+  static const char *const causes[] = {
+      [SBX_CAUSE_EXITED] = "exited",       [SBX_CAUSE_SIGNALED] = "signaled",
+      [SBX_CAUSE_TIMEOUT] = "timeout",     [SBX_CAUSE_KILLED] = "killed",
+      [SBX_CAUSE_CANCELLED] = "cancelled", [SBX_CAUSE_OUTPUT_LIMIT] = "output_limit",
+      [SBX_CAUSE_FAILED] = "failed"};
+  struct sbx_exec_record record;
+  if (!sbx_exec_record(check_box(L)->exec, &record)) return 0;
+  lua_createtable(L, 0, 8);
+  lua_pushstring(L, causes[record.cause]);
+  lua_setfield(L, -2, "cause");
+  set_number(L, "wall_seconds", (double)record.wall_ns / 1e9);
+  set_number(L, "user_seconds", (double)record.user_us / 1e6);
+  set_number(L, "system_seconds", (double)record.system_us / 1e6);
+  if (record.peak_kib != 0) set_number(L, "peak_memory_bytes", (double)record.peak_kib * 1024);
+  set_number(L, "stdin_bytes", (double)record.stdin_bytes);
+  set_number(L, "stdout_bytes", (double)record.output_bytes[SBX_STDOUT]);
+  set_number(L, "stderr_bytes", (double)record.output_bytes[SBX_STDERR]);
+  return 1;
+}
+
 static int exec_close(lua_State *L) {
   struct box *box = luaL_checkudata(L, 1, EXEC_CLASS);
   sbx_chunk_free(box->chunk);
@@ -230,8 +268,8 @@ static int exec_close(lua_State *L) {
 static const luaL_Reg methods[] = {{"op", exec_op},       {"result", exec_result},
                                    {"next", exec_next},   {"readable", exec_readable},
                                    {"write", exec_write}, {"close_stdin", exec_close_stdin},
-                                   {"kill", exec_kill},   {"close", exec_close},
-                                   {NULL, NULL}};
+                                   {"kill", exec_kill},   {"record", exec_record},
+                                   {"close", exec_close}, {NULL, NULL}};
 static const luaL_Reg meta[] = {{"__gc", exec_close}, {NULL, NULL}};
 
 SBX_EXPORT int luaopen__sbx_exec(lua_State *L);

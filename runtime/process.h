@@ -10,6 +10,7 @@
 #define SBX_PROCESS_H
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 struct sbx_guard_slot;
@@ -45,9 +46,17 @@ struct sbx_refusal {
 int sbx_process_spawn(const struct sbx_spawn *spawn, struct sbx_process *process,
                       struct sbx_refusal *refusal);
 
-/* The exit code (128 + N for signal N) of a process that has ended, without reaping it. 0 with
- * *exit_code filled; -EAGAIN: still running; -ECHILD: somebody else took the status. */
-int sbx_process_status(const struct sbx_process *process, int *exit_code);
+/* How a process ended and what it used, its own children that it waited for included. */
+struct sbx_process_exit {
+  int exit_code; /* 128 + N for signal N */
+  bool signaled;
+  uint64_t user_us, system_us; /* CPU time */
+  uint64_t peak_kib;           /* the largest resident size of any of them; 0: not known */
+};
+
+/* How a process has ended, without reaping it. 0 with *exit filled; -EAGAIN: still running;
+ * -ECHILD: somebody else took the status. */
+int sbx_process_status(const struct sbx_process *process, struct sbx_process_exit *exit);
 /* Sends sig to the group, unless its id may belong to others by now. */
 void sbx_process_signal_group(const struct sbx_process *process, int sig);
 /* Gives the status and the group's id back to the system. Idempotent. */

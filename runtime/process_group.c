@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -26,21 +27,40 @@
 #define PIDFD_TYPE 3            /* P_PIDFD, which older headers do not name */
 #define SIGNAL_PROCESS_GROUP 4u /* PIDFD_SIGNAL_PROCESS_GROUP, Linux 6.9 */
 
-static int wait_status(const struct sbx_process *process, int options, siginfo_t *info) {
+/* The system call itself, for the C library's function leaves out the usage. */
+static int wait_status(const struct sbx_process *process, int options, siginfo_t *info,
+                       struct rusage *usage) {
   info->si_pid = 0;
-  int rc;
+  long rc;
   do {
-    rc = waitid((idtype_t)PIDFD_TYPE, (id_t)process->pidfd, info, WEXITED | options);
+    rc = syscall(SYS_waitid, PIDFD_TYPE, process->pidfd, info, WEXITED | options, usage);
   } while (rc != 0 && errno == EINTR);
   return rc == 0 ? 0 : -errno;
 }
 
-int sbx_process_status(const struct sbx_process *process, int *exit_code) {
+static uint64_t microseconds(const struct timeval *time) {
+  return (uint64_t)time->tv_sec * 1000000u + (uint64_t)time->tv_usec;
+}
+
+/* A process that borrowed our memory until its exec is told to have been as large as we were. So a
+ * figure that we have reached ourselves says nothing. */
+static uint64_t known_peak(const struct rusage *usage) {
+  struct rusage own;
+  if (getrusage(RUSAGE_SELF, &own) != 0 || usage->ru_maxrss <= own.ru_maxrss) return 0;
+  return (uint64_t)usage->ru_maxrss;
+}
+
+int sbx_process_status(const struct sbx_process *process, struct sbx_process_exit *exit) {
   siginfo_t info;
-  int rc = wait_status(process, WNOHANG | WNOWAIT, &info);
+  struct rusage usage = {0};
+  int rc = wait_status(process, WNOHANG | WNOWAIT, &info, &usage);
   if (rc != 0) return rc;
   if (info.si_pid == 0) return -EAGAIN;
-  *exit_code = info.si_code == CLD_EXITED ? info.si_status : 128 + info.si_status;
+  exit->signaled = info.si_code != CLD_EXITED;
+  exit->exit_code = exit->signaled ? 128 + info.si_status : info.si_status;
+  exit->user_us = microseconds(&usage.ru_utime);
+  exit->system_us = microseconds(&usage.ru_stime);
+  exit->peak_kib = known_peak(&usage);
   return 0;
 }
 
@@ -60,13 +80,13 @@ void sbx_process_reap(struct sbx_process *process) {
   sbx_guard_give(process->slot);
   process->slot = NULL;
   /* -ECHILD: the system or another part of the program has reaped it. Either way the id is gone. */
-  wait_status(process, WNOHANG, &info);
+  wait_status(process, WNOHANG, &info, NULL);
   process->reaped = true;
 }
 
 void sbx_process_reap_when_dead(struct sbx_process *process) {
   siginfo_t info;
-  wait_status(process, WNOWAIT, &info);
+  wait_status(process, WNOWAIT, &info, NULL);
   sbx_process_reap(process);
 }
 

@@ -118,6 +118,13 @@ M.SandboxExecTimeoutError = define(M.SandboxError, "SandboxExecTimeoutError")
 M.SandboxValidationError = define(M.SandboxError, "SandboxValidationError")
 --- A tier refused: the caller may not do this.
 M.SandboxPermissionError = define(M.SandboxError, "SandboxPermissionError")
+
+---An exec's output passed the limit its caller set (an extension to the contract).
+---@class sbx.SandboxOutputLimitError : sbx.SandboxError
+---@field max_output_bytes integer the limit, of both streams together
+---@field stdout_len integer bytes received up to the stop
+---@field stderr_len integer
+M.SandboxOutputLimitError = define(M.SandboxError, "SandboxOutputLimitError")
 --- The task that waited here was cancelled. No SandboxError: code that handles
 --- whatever a sandbox raises must not swallow a cancel.
 M.Cancelled = define(M.Error, "Cancelled")

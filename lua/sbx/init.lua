@@ -17,6 +17,7 @@ local waits = require "sbx.waits"
 ---@field models table sbx.models
 ---@field policy table sbx.policy
 ---@field sandboxes table sbx.sandboxes
+---@field events table sbx.events
 ---@field kit table sbx.kit
 ---@field conformance table sbx.conformance
 local M = {
@@ -36,7 +37,8 @@ function M.secret(value)
 end
 
 local SUBMODULES = {
-  conformance = true, errors = true, kit = true, models = true, policy = true, sandboxes = true,
+  conformance = true, errors = true, events = true, kit = true, models = true, policy = true,
+  sandboxes = true,
 }
 
 return setmetatable(M, {

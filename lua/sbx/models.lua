@@ -249,7 +249,10 @@ end
 -- The exec request.
 
 local WAITS = one_of { "output", "exit" }
-local EXEC_OPTIONS = { cwd = true, env = true, stdin = true, timeout_seconds = true, wait = true }
+local EXEC_OPTIONS = {
+  cwd = true, env = true, max_output_bytes = true, stdin = true, timeout_seconds = true,
+  wait = true,
+}
 
 local function copy_argv(argv)
   if not is_table(argv) then
@@ -281,6 +284,8 @@ local function option_faults(faults, options, allowed)
   if message then faults = add(faults, "timeout_seconds", message) end
   message = cwd ~= nil and text_fault(cwd)
   if message then faults = add(faults, "cwd", message) end
+  message = options.max_output_bytes ~= nil and integer_fault(options.max_output_bytes)
+  if message then faults = add(faults, "max_output_bytes", message) end
   message = wait ~= nil and WAITS(wait)
   if message then faults = add(faults, "wait", message) end
   if stdin ~= nil then
@@ -329,6 +334,7 @@ function M.exec_request(argv, options, allowed)
     stdin = options.stdin,
     timeout_seconds = options.timeout_seconds,
     wait = options.wait or "output",
+    max_output_bytes = options.max_output_bytes,
   }
 end
 
@@ -362,22 +368,50 @@ function ExecResult:__tostring()
     self.exit_code, #self.stdout, #self.stderr)
 end
 
----@class sbx.ExecResult
+--- What is known of an exec that has ended (an extension to the contract). On the exit item and on
+--- the result; a provider that cannot tell a figure leaves it nil.
+---@class sbx.ExecRecord
+---@field cause string|nil what ended it: `exited`, `signaled`, `killed`, `session_destroyed`, or,
+---where the provider knows, `oom` (SPEC D8); in events also `timeout`, `cancelled`, `output_limit`
+---and `failed`
+---@field wall_seconds number|nil from the start to the end
+---@field user_seconds number|nil CPU time of the command and of the children it waited for
+---@field system_seconds number|nil
+---@field peak_memory_bytes number|nil largest resident size of any of those; nil where it is not
+---known (`local`: when it is no larger than this program has been)
+---@field stdin_bytes number|nil bytes the command's stdin has taken
+---@field stdout_bytes number|nil bytes received
+---@field stderr_bytes number|nil
+
+local RECORD_FIELDS = {
+  "cause", "wall_seconds", "user_seconds", "system_seconds", "peak_memory_bytes", "stdin_bytes",
+  "stdout_bytes", "stderr_bytes",
+}
+
+local function with_record(item, record)
+  if record then
+    for i = 1, #RECORD_FIELDS do
+      local field = RECORD_FIELDS[i]
+      item[field] = record[field]
+    end
+  end
+  return item
+end
+
+---@class sbx.ExecResult : sbx.ExecRecord
 ---@field exit_code integer
 ---@field stdout string bytes, whole
 ---@field stderr string bytes, whole
----@field cause string|nil why it was killed, where the provider knows (`oom`, SPEC D8)
 
 --- The result of a one-shot exec (SPEC M1). Checks nothing.
----@param fields { exit_code: integer, stdout: string, stderr: string, cause: string|nil }
+---@param fields table exit_code, stdout, stderr and those of sbx.ExecRecord
 ---@return sbx.ExecResult
 function M.ExecResult(fields)
-  return setmetatable({
+  return setmetatable(with_record({
     exit_code = fields.exit_code,
     stdout = fields.stdout,
     stderr = fields.stderr,
-    cause = fields.cause,
-  }, ExecResult)
+  }, fields), ExecResult)
 end
 
 local SessionInfo = { __name = "sbx.SandboxSessionInfo" }
@@ -439,16 +473,15 @@ function StreamExit:__tostring()
   return ("SandboxStreamExit(exit_code=%d)"):format(self.exit_code)
 end
 
----@class sbx.SandboxStreamExit
+---@class sbx.SandboxStreamExit : sbx.ExecRecord
 ---@field exit_code integer
----@field cause string|nil as in sbx.ExecResult
 
 --- The last item of an interactive exec's output (SPEC M1). Checks nothing.
 ---@param exit_code integer
----@param cause string|nil
+---@param record sbx.ExecRecord|nil
 ---@return sbx.SandboxStreamExit
-function M.SandboxStreamExit(exit_code, cause)
-  return setmetatable({ exit_code = exit_code, cause = cause }, StreamExit)
+function M.SandboxStreamExit(exit_code, record)
+  return setmetatable(with_record({ exit_code = exit_code }, record), StreamExit)
 end
 
 return M

@@ -21,7 +21,7 @@ local Session = ManagedSandboxSession.extend("sbx.LocalSession")
 function Session:_start_exec(request, interactive)
   return exec.start(self._root, request.argv,
     kit_exec.env_list(self._base_env, self._spec_env, request.env), request.timeout_seconds,
-    interactive, request.wait == "exit", request.cwd, request.stdin)
+    interactive, request.wait == "exit", request.cwd, request.stdin, request.max_output_bytes)
 end
 
 local REASONS = {
@@ -31,28 +31,96 @@ local REASONS = {
   ENOTDIR = "a part of it is a file, not a directory",
 }
 
+-- Where another reason fits what was asked.
+local REASONS_OF = {
+  write = { ENOENT = "its directory was removed meanwhile" },
+  list = { ENOTDIR = "it or a part of it is not a directory" },
+  remove = {
+    EBUSY = "a file system is mounted there",
+    EINVAL = "it must name something in the workspace, not the workspace itself, . or ..",
+    ENOTEMPTY = "the directory is not empty",
+  },
+}
+
 local function file_error(verb, path, name, text)
+  if name == "ENOENT" and verb ~= "write" then
+    return errors.SandboxFileNotFoundError(
+      ("no file at %s in the workspace"):format(errors.quote(path)), { path = path })
+  end
+  local reasons = REASONS_OF[verb]
   return errors.SandboxError(("cannot %s %s: %s (%s)"):format(verb, errors.quote(path),
-    REASONS[name] or text, name))
+    reasons and reasons[name] or REASONS[name] or text, name))
+end
+
+-- Waits for what a function of the runtime has started, or could not start. Returns the op.
+local function finish(verb, path, op, name, text)
+  local ok = op
+  if op then ok, name, text = task.await(op) end
+  if not ok then errors.raise(file_error(verb, path, name, text)) end
+  return op
 end
 
 function Session:_put_file(path, data)
-  local op, name, text = files.put(self._root, path, data)
-  local ok = op
-  if op then ok, name, text = task.await(op) end
-  if not ok then errors.raise(file_error("write", path, name, text)) end
+  finish("write", path, files.put(self._root, path, data))
 end
 
 function Session:_get_file(path)
-  local op, name, text = files.get(self._root, path)
-  local ok = op
-  if op then ok, name, text = task.await(op) end
-  if ok then return files.data(op) end
-  if name == "ENOENT" then
-    errors.raise(errors.SandboxFileNotFoundError(
-      ("no file at %s in the workspace"):format(errors.quote(path)), { path = path }))
+  return files.data(finish("read", path, files.get(self._root, path)))
+end
+
+function Session:_list_files(path)
+  return files.entries(finish("list", path, files.scan(self._root, path)))
+end
+
+function Session:_stat_file(path)
+  return files.entries(finish("look at", path, files.stat(self._root, path)))[1]
+end
+
+function Session:_remove_file(path, recursive)
+  finish("remove", path, files.remove(self._root, path, recursive))
+end
+
+-- A put or a get in pieces.
+local Stream = {}
+Stream.__index = Stream
+
+function Stream:write(data)
+  finish("write", self._path, self._stream:write(data))
+end
+
+function Stream:commit()
+  finish("write", self._path, self._stream:commit())
+end
+
+function Stream:read()
+  finish("read", self._path, self._stream:read())
+  return self._stream:piece()
+end
+
+function Stream:close()
+  finish("close", self._path, self._stream:close())
+end
+Stream.abort = Stream.close
+
+local function open(self, path, verb, method)
+  local stream, name, text = files.stream()
+  if not stream then errors.raise(file_error(verb, path, name, text)) end
+  local opened = setmetatable({ _stream = stream, _path = path }, Stream)
+  -- A cancel comes only once the op has ended, and it may have opened the stream.
+  local ok, err = pcall(finish, verb, path, stream[method](stream, self._root, path))
+  if not ok then
+    task.shield(opened.close, opened)
+    error(err, 0)
   end
-  errors.raise(file_error("read", path, name, text))
+  return opened
+end
+
+function Session:_open_put(path)
+  return open(self, path, "write", "open_put")
+end
+
+function Session:_open_get(path)
+  return open(self, path, "read", "open_get")
 end
 
 -- One-shot execs that still run keep the directory open by themselves.

@@ -27,6 +27,14 @@ struct started {
   int out; /* owned */
 };
 
+/* The exit code alone. */
+static inline int status_of(const struct sbx_process *process, int *exit_code) {
+  struct sbx_process_exit exit;
+  int rc = sbx_process_status(process, &exit);
+  if (rc == 0) *exit_code = exit.exit_code;
+  return rc;
+}
+
 static inline struct started start_with(char *const *argv, char *const *envp) {
   struct started started = {.process = SBX_PROCESS_NONE};
   int pipe_fd[2], null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -80,7 +88,7 @@ static inline void wait_exit(const struct started *started) {
 static inline int exit_code_of(const struct started *started) {
   int exit_code = -1;
   wait_exit(started);
-  CHECK_EQ_INT(sbx_process_status(&started->process, &exit_code), 0);
+  CHECK_EQ_INT(status_of(&started->process, &exit_code), 0);
   return exit_code;
 }
 
@@ -131,6 +139,7 @@ static inline void copy_file(const char *from, const char *name, off_t limit) {
 
 /* Makes the place, runs the tests, removes it. */
 static inline int run_all_in_place(void) {
+  alarm(in_valgrind() ? 900 : 300); /* a hang ends the program */
   scratch_make(&place);
   int rc = check_run_all();
   scratch_drop(&place);

@@ -21,7 +21,7 @@ TEST(status_of_an_exit_and_of_a_signal) {
     int exit_code = -1;
     CHECK_EQ_INT(exit_code_of(&started), cases[i].exit_code);
     /* Reading it does not reap: the number stays taken. */
-    CHECK_EQ_INT(sbx_process_status(&started.process, &exit_code), 0);
+    CHECK_EQ_INT(status_of(&started.process, &exit_code), 0);
     CHECK_EQ_INT(exit_code, cases[i].exit_code);
     CHECK_EQ_INT(process_state(started.process.pid, NULL, NULL), 'Z');
     sbx_process_reap(&started.process);
@@ -37,10 +37,10 @@ TEST(status_of_what_runs_and_of_what_is_stopped) {
   char text[16];
   int exit_code = -1;
   read_line(&started, text, sizeof text);
-  CHECK_EQ_INT(sbx_process_status(&started.process, &exit_code), -EAGAIN);
+  CHECK_EQ_INT(status_of(&started.process, &exit_code), -EAGAIN);
   sbx_process_signal_group(&started.process, SIGSTOP);
   CHECK_COMES(process_state(started.process.pid, NULL, NULL) == 'T');
-  CHECK_EQ_INT(sbx_process_status(&started.process, &exit_code), -EAGAIN);
+  CHECK_EQ_INT(status_of(&started.process, &exit_code), -EAGAIN);
   CHECK_EQ_INT(exit_code, -1);
   sbx_process_signal_group(&started.process, SIGKILL);
   CHECK_EQ_INT(exit_code_of(&started), 137);
@@ -140,7 +140,7 @@ static void die_without_a_status(void *flags) {
   struct started started = start_shell("exit 5");
   CHECK(started.process.autoreap);
   wait_exit(&started);
-  CHECK_COMES(sbx_process_status(&started.process, &exit_code) == -ECHILD);
+  CHECK_COMES(status_of(&started.process, &exit_code) == -ECHILD);
   CHECK_EQ_INT(exit_code, -1);
   signal(SIGCHLD, SIG_DFL); /* so that the other process stays until it is waited for */
   if (!in_valgrind()) check_number_is_not_hit(&started);
@@ -156,7 +156,7 @@ static void stop_without_a_status(void *arg) {
   int exit_code = -1;
   pid_t group = started.process.pid;
   read_line(&started, text, sizeof text);
-  CHECK_EQ_INT(sbx_process_status(&started.process, &exit_code), -EAGAIN);
+  CHECK_EQ_INT(status_of(&started.process, &exit_code), -EAGAIN);
   sbx_process_signal_group(&started.process, SIGKILL);
   CHECK_COMES(running_in_group(group) == 0);
   sbx_process_reap(&started.process);
@@ -177,7 +177,7 @@ static void take_the_status(void *arg) {
   struct started started = start_shell("exit 5");
   int status, exit_code = -1;
   CHECK_EQ_INT(waitpid(-1, &status, 0), started.process.pid);
-  CHECK_EQ_INT(sbx_process_status(&started.process, &exit_code), -ECHILD);
+  CHECK_EQ_INT(status_of(&started.process, &exit_code), -ECHILD);
   CHECK_EQ_INT(exit_code, -1);
   sbx_process_reap(&started.process);
   finish(&started);

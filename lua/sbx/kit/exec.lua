@@ -87,33 +87,55 @@ local function timeout_error(request, stdout_len, stderr_len, held)
   return err
 end
 
+local function limit_error(request, record)
+  return errors.SandboxOutputLimitError(
+    ("%s was stopped: its output passed the limit of %.0f bytes (max_output_bytes)"):format(
+      errors.quote(request.argv[1]), request.max_output_bytes),
+    { max_output_bytes = request.max_output_bytes, stdout_len = record.stdout_bytes,
+      stderr_len = record.stderr_bytes })
+end
+
+local function raise_fault(request, exec, step, name, text)
+  if step == "limit" then errors.raise(limit_error(request, exec:record())) end
+  errors.raise(fault_error(request, step, name, text))
+end
+
 local function start(starter, request, interactive)
   local exec, step, name, text = starter(request, interactive)
   if exec then return exec end
   errors.raise(fault_error(request, step, name, text))
 end
 
-local function one_shot_result(request, kind, a, b, c)
-  if kind == "exit" then return models.ExecResult { exit_code = a, stdout = b, stderr = c } end
+local function one_shot_result(request, exec, record, kind, a, b, c)
+  if kind == "exit" then
+    record.exit_code, record.stdout, record.stderr = a, b, c
+    return models.ExecResult(record)
+  end
   if kind == "timeout" then errors.raise(timeout_error(request, a, b, c)) end
   if kind == "cancelled" then errors.raise(errors.Cancelled("the exec was cancelled")) end
-  errors.raise(fault_error(request, a, b, c))
+  raise_fault(request, exec, a, b, c)
 end
 
 ---Runs a command to its end (SPEC X6-X9, X18).
 ---@param starter function
 ---@param request table of sbx.models.exec_request
+---@param on_ended fun(record: sbx.ExecRecord, exit_code: integer|nil)
 ---@return sbx.ExecResult
-function M.run(starter, request)
+function M.run(starter, request, on_ended)
   local exec = start(starter, request, false)
   local ok, err = pcall(task.await, exec:op())
+  local record = exec:record()
   if not ok then
     exec:close()
+    if record then on_ended(record, nil) end
     error(err, 0)
   end
-  local kind, a, b, c = exec:result()
+  local kind, code = exec:result()
+  on_ended(record, kind == "exit" and code or nil)
+  local out = { pcall(one_shot_result, request, exec, record, exec:result()) }
   exec:close()
-  return one_shot_result(request, kind, a, b, c)
+  if not out[1] then error(out[2], 0) end
+  return out[2]
 end
 
 ---A live interactive exec (SPEC X10-X17).
@@ -125,11 +147,24 @@ Handle.__name = "sbx.SandboxExecHandle"
 ---Starts a command and returns its handle.
 ---@param starter function
 ---@param request table of sbx.models.exec_request
+---@param on_ended fun(record: sbx.ExecRecord, exit_code: integer|nil)
 ---@param on_release fun(handle: sbx.ExecHandle) called once, when its resources are gone
 ---@return sbx.ExecHandle
-function M.start(starter, request, on_release)
+function M.start(starter, request, on_ended, on_release)
   local exec = start(starter, request, true)
-  return setmetatable({ _exec = exec, _request = request, _on_release = on_release }, Handle)
+  return setmetatable({ _exec = exec, _request = request, _on_ended = on_ended,
+    _on_release = on_release }, Handle)
+end
+
+-- The record, told of once. A session's end is known here only: to the runtime it is a kill.
+local function ended(self, exit_code)
+  local record = self._exec:record()
+  if not record then return nil end
+  if self._session_ended and record.cause == "killed" then record.cause = "session_destroyed" end
+  local on_ended = self._on_ended
+  self._on_ended = nil
+  if on_ended then on_ended(record, exit_code) end
+  return record
 end
 
 function Handle:__tostring()
@@ -170,10 +205,15 @@ local function next_item(self)
   while true do
     local kind, a, b, c = exec:next()
     if kind == "chunk" then return models.SandboxStreamChunk(a, b) end
-    if kind == "exit" then return models.SandboxStreamExit(a) end
+    if kind == "exit" then return models.SandboxStreamExit(a, ended(self, a)) end
     if kind == "end" then return nil end
-    if kind == "timeout" then errors.raise(timeout_error(self._request, a, b, c)) end
-    if kind == "fault" then errors.raise(fault_error(self._request, a, b, c)) end
+    if kind == "timeout" then
+      ended(self)
+      errors.raise(timeout_error(self._request, a, b, c))
+    elseif kind == "fault" then
+      ended(self)
+      raise_fault(self._request, exec, a, b, c)
+    end
     local op, name, text = exec:readable()
     if not op then
       errors.raise(errors.SandboxError(("cannot wait for output: %s (%s)"):format(text, name)))
@@ -196,6 +236,7 @@ function Handle:kill()
   local op, name, text = self._exec:kill()
   local ok = op
   if op then ok, name, text = task.shield(task.await, op) end
+  ended(self)
   if self._on_release then
     local on_release = self._on_release
     self._on_release = nil

@@ -123,6 +123,7 @@ local function note(recovered, self, what)
   recovered[#recovered + 1] = {
     id = what.id, durability = what.durability, workspace_key = what.workspace_key,
   }
+  self:_tell("session.recovered", what)
   log.info(("provider %s: recovered session %s (%s, workspace %s), left by a process that is gone")
     :format(self.provider_name, what.id, what.durability, what.workspace_key))
 end

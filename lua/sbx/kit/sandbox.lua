@@ -17,6 +17,7 @@
 if jit then jit.off(true, true) end
 
 local errors = require "sbx.errors"
+local events = require "sbx.events"
 local ledger_memory = require "sbx.kit.ledger_memory"
 local loop = require "sbx.loop"
 local models = require "sbx.models"
@@ -176,10 +177,16 @@ local function make(self, spec, row)
   if self._ledger:update(row.id, "creating",
     { state = "live", workspace_path = session.workspace_path, claimed_by = false }) then
     self._sessions[row.id] = session
+    self:_tell("session.created", row)
     return session
   end
   task.shield(self._destroy_resources, self, row, row.durability == "ephemeral")
   errors.raise(errors.SandboxError(("session %s was removed while it was made"):format(row.id)))
+end
+
+function Sandbox:_tell(name, row)
+  events.emit(name, { session_id = row.id, provider = self.provider_name,
+    workspace_key = row.workspace_key, durability = row.durability })
 end
 
 ---Creates a session, or rejects the spec (SPEC P2, P3, M1, M2).
@@ -305,6 +312,7 @@ local function tear_down(self, row, remove_workspace)
   self:_destroy_resources(row, remove_workspace)
   self._sessions[row.id] = nil
   self._ledger:delete(row.id)
+  self:_tell("session.destroyed", row)
 end
 
 -- Claims a session and tears it down, whatever its state. True when this call did it.
@@ -389,7 +397,10 @@ function Sandbox:reap()
       local ok, ended = pcall(self._reap_one, self, row)
       local err = ended
       if ok then
-        if ended then ids[#ids + 1] = row.id end
+        if ended then
+          ids[#ids + 1] = row.id
+          self:_tell("session.reaped", row)
+        end
       elseif errors.is(err, "Cancelled") then
         error(err, 0)
       else
