@@ -5,8 +5,8 @@
 --
 -- A provider's session class extends this one and has the fields `id` and `workspace_path` and the
 -- methods _start_exec(request, interactive), _put_file(path, data) and _get_file(path). What they
--- get is checked; what they raise goes to the caller as it is. The hooks of the calls that not every
--- provider has stand below with what they must do; without them such a call raises.
+-- get is checked; what they raise goes to the caller as it is. The hooks of calls that not every
+-- provider has stand below, with what they must do; without them such a call raises.
 
 -- A compiled pairs() may end early (LuaJIT/LuaJIT#827).
 if jit then jit.off(true, true) end
@@ -173,7 +173,9 @@ function Session:_put_pieces(path, next_piece)
   end)
   if ok then return end
   local ended, why = pcall(task.shield, put.abort, put)
-  if not ended and errors.is(err, "Error") then err:add_note("the clean-up failed: " .. tostring(why)) end
+  if not ended and errors.is(err, "Error") then
+    err:add_note("the clean-up failed: " .. tostring(why))
+  end
   error(err, 0)
 end
 
@@ -181,7 +183,7 @@ end
 ---iterator or a file it takes as little memory as one piece, and writes nothing until it has all:
 ---an error of the iterator goes to the caller as it is, and the file is as before.
 ---@param path string workspace-relative
----@param data string|file*|fun(): string? bytes; an open file, read to its end from where it stands;
+---@param data string|file*|fun(): string? bytes; an open file, read from where it stands on;
 ---or a function that returns the next piece, nil at the end, and may wait
 ---Raises SandboxValidationError, SandboxSessionNotFoundError, SandboxError.
 function Session:put_file(path, data)
@@ -259,8 +261,8 @@ end
 ---What is in a directory, sorted by name (SPEC F2, F3). Links are told as such.
 ---@param path? string workspace-relative directory, links to it followed; nil: the workspace
 ---@return sbx.FileEntry[]
----Raises SandboxFileNotFoundError when path does not exist, SandboxError when it is no directory and
----for every other fault.
+---Raises SandboxFileNotFoundError when path does not exist, SandboxError when it is no directory
+---and for every other fault.
 function Session:list_files(path)
   if path == nil then path = "." end
   models.file_path(path)
@@ -313,7 +315,7 @@ function Session:remove_file(path, options)
   self:_remove_file(path, recursive)
 end
 
--- Hooks that a provider may leave out. Paths are as the caller gave them, not empty and without NUL.
+-- Hooks that a provider may leave out. Paths are as the caller gave them, not empty, without NUL.
 
 local function cannot(what)
   return function()
