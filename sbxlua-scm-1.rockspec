@@ -62,6 +62,7 @@ build = {
     ["sbx.conformance"] = "lua/sbx/conformance/init.lua",
     ["sbx.conformance.programs"] = "lua/sbx/conformance/programs.lua",
     ["sbx.doors.cli"] = "lua/sbx/doors/cli.lua",
+    ["sbx.doors.cli.conformance"] = "lua/sbx/doors/cli/conformance.lua",
     ["sbx.doors.cli.options"] = "lua/sbx/doors/cli/options.lua",
     ["sbx.doors.cli.run"] = "lua/sbx/doors/cli/run.lua",
     ["sbx.doors.cli.stdio"] = "lua/sbx/doors/cli/stdio.lua",

@@ -21,6 +21,8 @@
 #include "guard.h"
 #include "output.h"
 
+/* Something that kills every guard at once would keep this thread busy. */
+#define GUARD_RESTARTS_MAX 100
 #define SLICE_NS (2ull * 1000 * 1000)
 
 static struct {
@@ -31,6 +33,8 @@ static struct {
   pthread_t thread;
   uv_loop_t loop;
   uv_async_t wake;
+  uv_poll_t guard_poll;
+  int guard_restarts;
   struct sbx_work *head, *tail; /* under lock */
   struct sbx_live *live;        /* engine's thread */
   struct sbx_chunk *scratch;
@@ -68,14 +72,43 @@ static void on_wake(uv_async_t *wake) {
   }
 }
 
+static void watch_guard(void);
+
+static void on_guard_closed(uv_handle_t *handle) {
+  (void)handle;
+  if (sbx_guard_restart() == 0) watch_guard();
+}
+
+/* Somebody has killed the guard: without one the next death of the program would leave commands. */
+static void on_guard_dead(uv_poll_t *poll, int status, int events) {
+  (void)status;
+  (void)events;
+  if (engine.guard_restarts++ < GUARD_RESTARTS_MAX)
+    uv_close((uv_handle_t *)poll, on_guard_closed);
+  else
+    uv_poll_stop(poll);
+}
+
+static void watch_guard(void) {
+  if (uv_poll_init(&engine.loop, &engine.guard_poll, sbx_guard_fd()) == 0)
+    uv_poll_start(&engine.guard_poll, UV_READABLE, on_guard_dead);
+}
+
 static void *engine_main(void *unused) {
   (void)unused;
+  watch_guard();
   uv_run(&engine.loop, UV_RUN_DEFAULT);
   return NULL;
 }
 
 static void after_fork_in_child(void) {
   atomic_store(&engine.forked, true);
+}
+
+/* From the load on, not from the start: a child of a program that has loaded us shares luv's loop
+ * and our identity with it, engine or not. */
+__attribute__((constructor)) static void watch_forks(void) {
+  pthread_atfork(NULL, NULL, after_fork_in_child);
 }
 
 static int start_thread(void) {
@@ -90,8 +123,8 @@ static int start_thread(void) {
 /* libuv aborts the program, or leaks, when its first loop cannot have all of its descriptors, which
  * are an epoll, two pipes and an eventfd. */
 static int check_descriptors(void) {
-  int fd[6], count = 0, rc = 0;
-  while (rc == 0 && count < 6) {
+  int fd[7], count = 0, rc = 0;
+  while (rc == 0 && count < 7) {
     fd[count] = eventfd(0, EFD_CLOEXEC);
     if (fd[count] < 0)
       rc = -errno;
@@ -103,31 +136,34 @@ static int check_descriptors(void) {
   return rc;
 }
 
-static int start_locked(void) {
-  static bool fork_handler_set; /* a failed start is tried again; the handler is set once */
-  int rc = check_descriptors();
-  if (rc != 0) return rc;
-  if (!fork_handler_set) {
-    rc = -pthread_atfork(NULL, NULL, after_fork_in_child);
-    if (rc != 0) return rc;
-    fork_handler_set = true;
-  }
-  if (engine.scratch == NULL) engine.scratch = sbx_chunk_new();
-  if (engine.scratch == NULL) return -ENOMEM;
-  rc = sbx_guard_start();
-  if (rc != 0) return rc;
-  rc = uv_loop_init(&engine.loop);
+static void undo_loop(void) {
+  uv_close((uv_handle_t *)&engine.wake, NULL);
+  uv_run(&engine.loop, UV_RUN_DEFAULT);
+  uv_loop_close(&engine.loop);
+}
+
+static int start_loop(void) {
+  int rc = uv_loop_init(&engine.loop);
   if (rc != 0) return rc;
   rc = uv_async_init(&engine.loop, &engine.wake, on_wake);
-  if (rc != 0) {
-    uv_loop_close(&engine.loop);
-    return rc;
+  if (rc != 0) uv_loop_close(&engine.loop);
+  return rc;
+}
+
+static int start_locked(void) {
+  int rc = check_descriptors();
+  if (rc != 0) return rc;
+  if (engine.scratch == NULL) engine.scratch = sbx_chunk_new();
+  if (engine.scratch == NULL) return -ENOMEM;
+  rc = start_loop();
+  if (rc != 0) return rc;
+  rc = sbx_guard_start();
+  if (rc == 0) {
+    rc = start_thread();
+    if (rc != 0) sbx_guard_stop();
   }
-  rc = start_thread();
   if (rc != 0) {
-    uv_close((uv_handle_t *)&engine.wake, NULL);
-    uv_run(&engine.loop, UV_RUN_DEFAULT);
-    uv_loop_close(&engine.loop);
+    undo_loop();
     return rc;
   }
   atomic_store(&engine.started, true);

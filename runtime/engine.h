@@ -4,8 +4,9 @@
  *
  * Deadlines, drains and kills live on this thread, so they hold while the program computes or sits
  * in a blocking call. Any thread posts work to it; only the engine's thread touches the loop. The
- * engine starts with the first post and ends when the process exits. A forked child has no engine
- * thread: there every call answers -EOWNERDEAD instead of waiting for a thread that does not exist.
+ * engine starts with the first post and ends when the process exits. A child forked
+ * after the library was loaded has no part in it: there every call answers -EOWNERDEAD instead of
+ * waiting for a thread that does not exist.
  */
 #ifndef SBX_ENGINE_H
 #define SBX_ENGINE_H

@@ -57,6 +57,8 @@ struct sbx_exec {
   bool pause_open, paused;
   uint64_t taken_at_pause; /* chunks taken by readers when the last pause began */
   bool attached, stopping, released, discarding, status_lost;
+  bool settling; /* exited, with input that somebody else may still read */
+  uint64_t settle_until_ns;
   uint64_t stop_until_ns;
   unsigned stop_pause_ms;
   struct sbx_gather gathered[2];

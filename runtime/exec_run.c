@@ -20,11 +20,13 @@
 
 #define STOP_LIMIT_NS (5ull * 1000 * 1000 * 1000)
 #define STOP_PAUSE_MAX_MS 50u
+#define SETTLE_NS (100ull * 1000 * 1000)
 
 static void begin_stop(struct sbx_exec *exec, enum sbx_exec_end how);
 static bool look_at_exit(struct sbx_exec *exec);
 static void set_timer(struct sbx_exec *exec, uint64_t at_ns);
 static void on_in(uv_poll_t *poll, int status, int events);
+static void settled(struct sbx_exec *exec);
 
 /* Loop handles. Each open one holds a reference, given back when libuv has let go of it. */
 
@@ -85,6 +87,8 @@ static void pump_in(struct sbx_exec *exec) {
   pthread_mutex_unlock(&exec->lock);
   if (rc == -EAGAIN) {
     watch_in(exec, UV_WRITABLE | UV_DISCONNECT);
+  } else if (exec->settling) {
+    settled(exec);
   } else if (rc == 0 && !closing) {
     watch_in(exec, UV_DISCONNECT);
   } else {
@@ -99,10 +103,12 @@ static void pump_in(struct sbx_exec *exec) {
 static void on_in(uv_poll_t *poll, int status, int events) {
   struct sbx_exec *exec = poll->data;
   (void)events;
-  if (status != 0)
-    close_in(exec, -EPIPE);
-  else
+  if (status == 0)
     pump_in(exec);
+  else if (exec->settling)
+    settled(exec);
+  else
+    close_in(exec, -EPIPE);
 }
 
 void sbx_exec_run_feed(struct sbx_work *work) {
@@ -152,7 +158,7 @@ static void end_exec(struct sbx_exec *exec, enum sbx_exec_end how) {
 
 /* Ended by itself: the exit, and the end of its output unless only the exit counts (SPEC X18). */
 void sbx_exec_maybe_end(struct sbx_exec *exec) {
-  if (exec->stopping || exec->ended || !exec->exited) return;
+  if (exec->stopping || exec->ended || !exec->exited || exec->settling) return;
   /* Without a status the call has failed, and a failed call stops its group (SPEC X9). */
   if (!exec->interactive && exec->status_lost) {
     begin_stop(exec, SBX_END_FAULT);
@@ -267,14 +273,10 @@ static void note_exit(struct sbx_exec *exec, int rc, const struct sbx_process_ex
 }
 
 /* Input that only a process the command left behind could still read was accepted and will not be
- * delivered: that is a failure of the exec (SPEC L5). A closed pipe is not. */
-static void settle_in(struct sbx_exec *exec) {
-  if (exec->in_fd < 0) return;
-  pthread_mutex_lock(&exec->lock);
-  bool undelivered = sbx_feed_write(&exec->feed, exec->in_fd) == -EAGAIN;
-  pthread_mutex_unlock(&exec->lock);
+ * delivered: that is a failure of the exec (SPEC L5). */
+static void fail_held(struct sbx_exec *exec) {
+  exec->settling = false;
   close_in(exec, -EPIPE);
-  if (!undelivered) return;
   set_fault(exec, SBX_STEP_HELD, -EPIPE);
   if (!exec->interactive) {
     begin_stop(exec, SBX_END_FAULT);
@@ -282,8 +284,38 @@ static void settle_in(struct sbx_exec *exec) {
   }
   if (sbx_exec_drain_pipe(exec, SBX_STDOUT) == 0) sbx_exec_drain_pipe(exec, SBX_STDERR);
   uv_timer_stop(&exec->timer);
+  pthread_mutex_lock(&exec->lock);
   exec->stopped_by = SBX_CAUSE_FAILED;
+  pthread_mutex_unlock(&exec->lock);
   end_exec(exec, SBX_END_FAULT);
+}
+
+/* After the exit: what the pipe does not take now is owed to nobody once its last reader is gone. A
+ * shell's background child holds the pipe for a moment before it turns to /dev/null, so there is a
+ * moment to wait before the input counts as held. */
+static void settle_in(struct sbx_exec *exec) {
+  if (exec->in_fd < 0) return;
+  pthread_mutex_lock(&exec->lock);
+  bool held = sbx_feed_write(&exec->feed, exec->in_fd) == -EAGAIN;
+  pthread_mutex_unlock(&exec->lock);
+  if (!held) {
+    close_in(exec, -EPIPE);
+    return;
+  }
+  exec->settling = true;
+  exec->settle_until_ns = sbx_now_ns() + SETTLE_NS;
+  watch_in(exec, UV_WRITABLE | UV_DISCONNECT);
+  set_timer(exec,
+            exec->settle_until_ns < exec->deadline_ns ? exec->settle_until_ns : exec->deadline_ns);
+}
+
+/* The stdin of an exited command has closed, or taken all: nothing is owed any more. */
+static void settled(struct sbx_exec *exec) {
+  if (!exec->settling) return;
+  exec->settling = false;
+  close_in(exec, -EPIPE);
+  set_timer(exec, exec->deadline_ns);
+  sbx_exec_maybe_end(exec);
 }
 
 /* Looks whether the leader has exited; true if it has and this was the first to see it. */
@@ -318,6 +350,10 @@ static void on_exit_event(uv_poll_t *poll, int status, int events) {
  * is taken to have ended in time, for nobody can tell otherwise. */
 static void on_deadline(struct sbx_exec *exec) {
   if (look_at_exit(exec)) settle_in(exec);
+  if (exec->settling) {
+    fail_held(exec);
+    return;
+  }
   if (exec->exited && !exec->stopping && !exec->ended) {
     int rc = sbx_exec_drain_pipe(exec, SBX_STDOUT);
     if (rc == 0) rc = sbx_exec_drain_pipe(exec, SBX_STDERR);
@@ -329,9 +365,14 @@ static void on_deadline(struct sbx_exec *exec) {
 
 static void on_timer(uv_timer_t *timer) {
   struct sbx_exec *exec = timer->data;
+  uint64_t now = sbx_now_ns();
   if (exec->stopping)
     look_at_group(exec);
-  else if (sbx_now_ns() < exec->deadline_ns)
+  else if (exec->settling && now >= exec->settle_until_ns)
+    fail_held(exec);
+  else if (exec->settling && now < exec->deadline_ns)
+    set_timer(exec, exec->settle_until_ns);
+  else if (now < exec->deadline_ns)
     set_timer(exec, exec->deadline_ns); /* libuv's clock is coarse: never early */
   else
     on_deadline(exec);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * File work on the engine's worker pool (see file_op.h).
+ * File work on the worker threads (see file_op.h).
  *
  * Each op names the function that does its work. What it refers to is let go of on the pool as soon
  * as the work is done: the last reference to a stream removes a file, and the op itself may live on
@@ -10,14 +10,15 @@
 
 #include <errno.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "engine.h"
 #include "files_stream.h"
+#include "pool.h"
 
-enum { PIECE_SIZE = 256 * 1024 };
+enum { PIECE_SIZE = 128 * 1024 };
 
 struct sbx_root {
   atomic_uint refs;
@@ -35,8 +36,7 @@ struct sbx_stream {
 
 struct file_op {
   struct sbx_op op;
-  struct sbx_work start;
-  uv_work_t request;
+  struct sbx_job job;
   int (*work)(struct file_op *file);
   struct sbx_root *root;     /* owned reference, or NULL */
   struct sbx_stream *stream; /* owned reference, or NULL; then busy */
@@ -206,32 +206,18 @@ static void destroy(struct sbx_op *op) {
   free(file);
 }
 
-static void work_on_pool(uv_work_t *request) {
-  struct file_op *file = request->data;
+static void run_job(struct sbx_job *job) {
+  struct file_op *file = (struct file_op *)(void *)((char *)job - offsetof(struct file_op, job));
   file->result = file->work(file);
   let_go(file);
-}
-
-static void after_work(uv_work_t *request, int status) {
-  struct file_op *file = request->data;
-  sbx_op_complete(&file->op, status != 0 ? status : file->result);
-  sbx_op_unref(&file->op);
-}
-
-static void start(struct sbx_work *work) {
-  struct file_op *file = (struct file_op *)(void *)((char *)work - offsetof(struct file_op, start));
-  file->request.data = file;
-  int rc = uv_queue_work(sbx_engine_loop(), &file->request, work_on_pool, after_work);
-  if (rc == 0) return;
-  let_go(file);
-  sbx_op_complete(&file->op, rc);
+  sbx_op_complete(&file->op, file->result);
   sbx_op_unref(&file->op);
 }
 
 static int submit(struct file_op *file, struct sbx_op **op) {
   sbx_op_ref(&file->op); /* the pool's */
-  int rc = sbx_engine_post(&file->start);
-  if (rc >= 0) {
+  int rc = sbx_pool_submit(&file->job);
+  if (rc == 0) {
     *op = &file->op;
     return 0;
   }
@@ -253,7 +239,7 @@ static int new_file_op(int (*work)(struct file_op *), struct sbx_root *root, con
     return rc;
   }
   file->work = work;
-  file->start.run = start;
+  file->job.run = run_job;
   file->root = root;
   if (root != NULL) atomic_fetch_add_explicit(&root->refs, 1, memory_order_relaxed);
   *out = file;

@@ -61,7 +61,7 @@ int sbx_file_op_open_get(struct sbx_stream *stream, struct sbx_root *root, const
 /* data is lent until the op completes. */
 int sbx_file_op_write(struct sbx_stream *stream, const void *data, size_t len, struct sbx_op **op);
 int sbx_file_op_commit(struct sbx_stream *stream, struct sbx_op **op);
-/* Reads the next piece, of 256 KiB but for the last. */
+/* Reads the next piece, of 128 KiB but for the last. */
 int sbx_file_op_read(struct sbx_stream *stream, struct sbx_op **op);
 /* Ends a get, or a put without a trace; also of one that is not open. */
 int sbx_file_op_close(struct sbx_stream *stream, struct sbx_op **op);

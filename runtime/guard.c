@@ -28,6 +28,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -47,8 +48,9 @@ static struct {
   struct shared *shared;
   struct sbx_guard_slot *free; /* slots that were given back; linked below */
   struct sbx_guard_slot *next_free[SLOTS];
-  int unused; /* slots from here on were never taken */
-} table = {.lock = PTHREAD_MUTEX_INITIALIZER};
+  int unused;   /* slots from here on were never taken */
+  int guard_fd; /* owned: pidfd of the guard, -1 without one */
+} table = {.lock = PTHREAD_MUTEX_INITIALIZER, .guard_fd = -1};
 
 /* What follows runs in the guard: no malloc, no lock, nothing that another thread of ours could
  * have been in the middle of. */
@@ -194,7 +196,8 @@ static int start_process(void) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  pid_t pid = clone(guard_main, (char *)stack + STACK_BYTES, 0, (void *)(intptr_t)getpid());
+  pid_t pid = clone(guard_main, (char *)stack + STACK_BYTES, CLONE_PIDFD,
+                    (void *)(intptr_t)getpid(), &table.guard_fd);
   int rc = pid < 0 ? -errno : 0;
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   munmap(stack, STACK_BYTES);
@@ -212,6 +215,29 @@ int sbx_guard_start(void) {
   munmap(memory, sizeof(struct shared));
   table.shared = NULL;
   return rc;
+}
+
+int sbx_guard_fd(void) {
+  return table.guard_fd;
+}
+
+static void bury(void) {
+  siginfo_t info;
+  waitid((idtype_t)P_PIDFD, (id_t)table.guard_fd, &info, WEXITED | __WALL);
+  close(table.guard_fd);
+  table.guard_fd = -1;
+}
+
+int sbx_guard_restart(void) {
+  bury();
+  return start_process();
+}
+
+void sbx_guard_stop(void) {
+  syscall(SYS_pidfd_send_signal, table.guard_fd, SIGKILL, NULL, 0);
+  bury();
+  munmap(table.shared, sizeof(struct shared));
+  table.shared = NULL;
 }
 
 void sbx_guard_end(void) {

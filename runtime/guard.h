@@ -21,6 +21,12 @@ struct sbx_guard_slot {
 
 /* Starts the guard. 0 or -errno. Called by the engine's start, under its lock. */
 int sbx_guard_start(void);
+/* Undoes sbx_guard_start. */
+void sbx_guard_stop(void);
+/* A descriptor (borrowed) that becomes readable when the guard has died; -1: there is none. */
+int sbx_guard_fd(void);
+/* Buries a guard that has died and starts another, which sees the same table. 0 or -errno. */
+int sbx_guard_restart(void);
 /* The program ends by itself and has stopped its commands. */
 void sbx_guard_end(void);
 /* Takes a free slot. 0, with *slot NULL where no guard was started; -EAGAIN: the table is full. */

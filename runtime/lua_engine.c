@@ -2,6 +2,7 @@
  *
  * Binding of ops and completion ports: require "_sbx.engine" (see op.h, engine.h).
  *
+ *   engine.usable() -> boolean  false in a forked child
  *   engine.port() -> port      port:fd(), port:take() -> id | nil
  *   op:id(), op:done(), op:notify(port) -> done already, op:cancel()
  *   op:wait() -> true | nil, name, text    blocks until the op is done
@@ -122,6 +123,11 @@ static int op_gc(lua_State *L) {
   return 0;
 }
 
+static int engine_usable(lua_State *L) {
+  lua_pushboolean(L, sbx_engine_usable());
+  return 1;
+}
+
 static int port_new(lua_State *L) {
   sbx_lua_check_usable(L);
   struct sbx_port **box = lua_newuserdata(L, sizeof *box);
@@ -176,5 +182,7 @@ int luaopen__sbx_engine(lua_State *L) {
   lua_createtable(L, 0, 1);
   lua_pushcfunction(L, port_new);
   lua_setfield(L, -2, "port");
+  lua_pushcfunction(L, engine_usable);
+  lua_setfield(L, -2, "usable");
   return 1;
 }

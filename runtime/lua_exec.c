@@ -139,6 +139,9 @@ static int exec_result(lua_State *L) {
   struct sbx_exec_result result;
   if (!sbx_op_is_done(sbx_exec_end_op(box->exec))) return luaL_error(L, "the exec has not ended");
   sbx_exec_result(box->exec, &result);
+  if (result.end == SBX_END_EXIT && (result.output_len[SBX_STDOUT] > SBX_LUA_STRING_MAX ||
+                                     result.output_len[SBX_STDERR] > SBX_LUA_STRING_MAX))
+    return push_fault_item(L, (struct sbx_fault){SBX_STEP_OUTPUT, -EFBIG});
   switch (result.end) {
   case SBX_END_EXIT:
     lua_pushliteral(L, "exit");

@@ -127,6 +127,7 @@ static int files_data(lua_State *L) {
   sbx_lua_check_usable(L);
   if (op == NULL || !sbx_file_op_data(op, &data, &len))
     return luaL_error(L, "the op has read no file");
+  if (len > SBX_LUA_STRING_MAX) return sbx_lua_push_error(L, -EFBIG);
   lua_pushlstring(L, data, len);
   return 1;
 }

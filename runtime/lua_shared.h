@@ -23,6 +23,8 @@ int sbx_lua_push_error(lua_State *L, int error);
 /* Makes a metatable: methods below __index, meta beside it. Leaves the stack as it was. */
 void sbx_lua_new_class(lua_State *L, const char *name, const luaL_Reg *methods,
                        const luaL_Reg *meta);
+/* The longest string LuaJIT can hold; pushing a longer one would raise an untyped error. */
+#define SBX_LUA_STRING_MAX ((size_t)0x7fffff00 - 64)
 /* Raises a Lua error in a forked child, where the engine is not. */
 void sbx_lua_check_usable(lua_State *L);
 /* A string argument without NUL bytes. */

@@ -18,6 +18,7 @@
 #include <sqlite3.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "lua_shared.h"
@@ -77,11 +78,14 @@ static int db_close(lua_State *L) {
   return 0;
 }
 
-/* A new file is ours alone (0600), and so are those that SQLite puts beside it. One that is there
- * is not opened here: closing it again would drop the locks this process may hold on it. */
+/* A new file is ours alone (0600, whatever the umask), and so are those that SQLite puts beside it.
+ * One that is there is not opened here: closing it again would drop the locks this process may
+ * hold on it. */
 static void make_private(const char *path) {
   int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (fd >= 0) close(fd);
+  if (fd < 0) return;
+  (void)fchmod(fd, 0600); /* if it stays shut, the opening fails and says so */
+  close(fd);
 }
 
 static int sqlite_open(lua_State *L) {

@@ -50,11 +50,12 @@ static const luaL_Reg preloaded_modules[] = {
 };
 
 /* Words that the command line door takes; any other first argument is a file. */
-static const char *const sub_commands[] = {"run", NULL};
+static const char *const sub_commands[] = {"run", "conformance", NULL};
 
 static const char usage_text[] =
     "usage: sbxlua [-e CODE]... [FILE [ARGS]...]\n"
     "       sbxlua run [OPTIONS] -- COMMAND...\n"
+    "       sbxlua conformance MODULE [OPTIONS]\n"
     "  -e CODE        run CODE, before FILE; may be given several times\n"
     "  -v, --version  print the version\n"
     "  -h, --help     print this text\n"

@@ -4,8 +4,9 @@
 --
 -- null is `json.null`. A decoded array carries `json.array_mt`, so an empty one stays an array; an
 -- integer beyond 2^53 becomes a `json.big`, which keeps its digits. What has no exact form is
--- refused: text that is not UTF-8, lone surrogates, a name twice in one object, NaN and infinity,
--- a number too large for a double, nesting past a limit. Encoding is deterministic: names sorted.
+-- refused: text that is not UTF-8, lone surrogates, a name twice in one object, NaN and infinity, a
+-- number too large or too small for a double, nesting past a limit. Encoding is deterministic:
+-- names sorted.
 --
 -- Own code because the packaged libraries print at most 14 digits, round large integers in silence
 -- and do not tell an empty array from an empty object.
@@ -170,10 +171,14 @@ local function read_number(text, at)
   local last = exponent or fraction or stop
   if find(text, "^[%.%w]", last + 1) then fail(text, at, "a malformed number") end
   local digits = sub(text, at, last)
-  local value = tonumber(digits)
+  local value = tonumber(digits) -- nil for an exponent of more digits than LuaJIT reads
   if fraction or exponent then
-    if value == math.huge or value == -math.huge then fail(text, at, "a number out of range") end
-  elseif value > EXACT or value < -EXACT then
+    if not value or value == math.huge or value == -math.huge
+      or value == 0 and find(digits, "^[-0.]*[1-9]") then
+      fail(text, at, "a number out of range")
+    end
+  elseif (value >= EXACT or value <= -EXACT) and ("%.0f"):format(value) ~= digits
+    or value > EXACT or value < -EXACT then
     return M.big(digits), last + 1
   end
   return value, last + 1

@@ -39,6 +39,12 @@ local function trampoline(fn)
   end
 end
 
+---False in a process that was forked after the library was loaded.
+---@return boolean
+function M.is_usable()
+  return engine.usable()
+end
+
 ---UTC time in epoch seconds with a fraction (SPEC M1).
 ---@return number
 function M.now()

@@ -38,6 +38,16 @@ local function read(path)
   return text
 end
 
+-- Runs fn while strings have no methods: one call of those can take for ever.
+local function without_string_methods(fn, ...)
+  local strings = debug.getmetatable("")
+  local methods = strings.__index
+  strings.__index = nil
+  local ok, value = fn(...)
+  strings.__index = methods
+  return ok, value
+end
+
 -- The hook sees only interpreted code, so the chunk is kept from the compiler; a coroutine of its
 -- own keeps the hook from everything else.
 local function run_lua(path, text)
@@ -49,7 +59,7 @@ local function run_lua(path, text)
   local thread = coroutine.create(chunk)
   debug.sethook(thread, function() error("does too much work for a manifest", 0) end, "",
     MAX_INSTRUCTIONS)
-  local ok, value = coroutine.resume(thread)
+  local ok, value = without_string_methods(coroutine.resume, thread)
   if not ok then refuse(path, tostring(value)) end
   if coroutine.status(thread) ~= "dead" then refuse(path, "yields; a manifest returns a table") end
   return value
@@ -61,8 +71,12 @@ local function run_json(path, text)
   return value
 end
 
+local function is_names(value)
+  return type(value) == "table" and value ~= json.null and not json.is_array(value)
+end
+
 local function check_top(path, manifest)
-  if type(manifest) ~= "table" or json.is_array(manifest) then
+  if not is_names(manifest) then
     refuse(path, "must be a table of names, got a " .. type(manifest))
   end
   local names = {}
@@ -73,6 +87,8 @@ local function check_top(path, manifest)
     if not wanted then refuse(path, "has an unknown name, " .. errors.quote(name)) end
     if type(manifest[name]) ~= wanted then
       refuse(path, ("%s must be a %s, got a %s"):format(name, wanted, type(manifest[name])))
+    elseif wanted == "table" and not is_names(manifest[name]) then
+      refuse(path, name .. " must be a table of names")
     end
   end
 end

@@ -347,6 +347,42 @@ function M.file_path(path)
   return path
 end
 
+---Checks the options of a call that takes only booleans.
+---@param subject string the call's name
+---@param options table|nil
+---@param known table<string, true>
+---@return table options
+---Raises SandboxValidationError.
+function M.flags(subject, options, known)
+  if options == nil then return {} end
+  local faults
+  if not is_table(options) then
+    faults = add(faults, "options", "must be a table, got " .. type_name(options))
+  else
+    faults = unknown_faults(faults, options, known, "unknown option")
+    for name in pairs(known) do
+      local value = options[name]
+      if value ~= nil and type(value) ~= "boolean" then
+        faults = add(faults, name, "must be true or false, got " .. type_name(value))
+      end
+    end
+  end
+  if faults then errors.raise(errors.validation_error(subject, faults)) end
+  return options
+end
+
+---Checks a session's id.
+---@param id string
+---@return string id
+---Raises SandboxValidationError.
+function M.session_id(id)
+  if type(id) ~= "string" then
+    errors.raise(errors.validation_error("session", add(nil, "session_id",
+      "must be a string, got " .. type_name(id))))
+  end
+  return id
+end
+
 ---Checks a workspace's key (SPEC M1).
 ---@param key string
 ---@return string key

@@ -35,6 +35,16 @@ local function platform_settings()
   return platform
 end
 
+local function load_manifest(path)
+  if path == nil then return nil end
+  if type(path) ~= "string" then
+    errors.raise(errors.validation_error("settings", {
+      { path = "manifest", message = "must be a path, got a " .. type(path) },
+    }))
+  end
+  return require("sbx.manifest").load(path)
+end
+
 ---Sets settings explicitly, before a provider is loaded. They outweigh the environment, and that a
 ---manifest (SPEC O1).
 ---@param values table names of the platform's settings (sandbox_module, egress, isolation,
@@ -52,7 +62,7 @@ function M.configure(values)
     for name, value in pairs(values) do
       configured[name] = value
     end
-    manifest = configured.manifest and require("sbx.manifest").load(configured.manifest)
+    manifest = load_manifest(configured.manifest)
     platform_settings()
   end)
   if not ok then
@@ -131,8 +141,8 @@ function M.register_sandbox(class)
   })
   local sandbox = class.new { settings = values, ledger = open_ledger(platform_settings().ledger) }
   sandbox:bind_policy(M.sandbox_policy())
-  slot = { class = class, sandbox = sandbox }
   sandbox:recover()
+  slot = { class = class, sandbox = sandbox }
   start_reap_loop(sandbox)
 end
 

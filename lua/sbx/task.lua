@@ -168,6 +168,14 @@ end)
 
 -- Waiting.
 
+---Raises SandboxError in a process that was forked after the library was loaded: engine, loop and
+---identity are its parent's.
+function M.check_usable()
+  if loop.is_usable() then return end
+  errors.raise(errors.SandboxError("this process was forked after sbx was loaded, and sbx belongs "
+    .. "to its parent: fork before require \"sbx\", or exec after the fork"))
+end
+
 -- The running task if it can yield here, else nil.
 local function yielding_task()
   local task = by_coroutine[coroutine.running() or false]
@@ -223,6 +231,7 @@ end
 
 -- Pumps the loop until done() for a caller that cannot yield.
 local function pump(done)
+  M.check_usable()
   if loop.in_callback() then
     errors.raise(errors.TaskError("cannot wait for a task inside a loop callback"))
   end
@@ -409,6 +418,7 @@ end
 ---@param fn function
 ---@return any ... fn's results; its error is raised again unchanged
 function M.run(fn, ...)
+  M.check_usable()
   if current_task or driven_root then
     errors.raise(errors.TaskError("sbx.run inside a task or another sbx.run"))
   end

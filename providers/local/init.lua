@@ -29,6 +29,19 @@ LocalSandbox.settings = settings.provider("SANDBOX_LOCAL_", {
     default = "/usr/local/bin:/usr/bin:/bin", description = "PATH of the commands" },
 })
 
+---What the conformance suite has to know of it: a config's fields.
+LocalSandbox.conformance = {
+  image = "host",
+  reject_specs = {
+    { spec = { isolation = "container" }, why = "isolation container" },
+    { spec = { isolation = "vm" }, why = "isolation vm" },
+    { spec = { network = "none" }, why = "network none" },
+    { spec = { network = "internal" }, why = "network internal" },
+    { spec = { cpu = 1 }, why = "a cap on cpu" },
+    { spec = { memory_mb = 64 }, why = "a cap on memory" },
+  },
+}
+
 ---@param options table `settings`; optional: `getenv`, and those of ManagedSandbox.init
 ---@return sbx.LocalSandbox
 function LocalSandbox.new(options)

@@ -27,6 +27,7 @@ end
 local REASONS = {
   EXDEV = "it leads outside of the workspace",
   EISDIR = "it is a directory",
+  EFBIG = "it is larger than a Lua string can be; get_file_to takes it in pieces",
   EOPNOTSUPP = "it is not a regular file", -- the name glibc has for ENOTSUP
   ENOTDIR = "a part of it is a file, not a directory",
 }
@@ -65,7 +66,9 @@ function Session:_put_file(path, data)
 end
 
 function Session:_get_file(path)
-  return files.data(finish("read", path, files.get(self._root, path)))
+  local data, name, text = files.data(finish("read", path, files.get(self._root, path)))
+  if not data then errors.raise(file_error("read", path, name, text)) end
+  return data
 end
 
 function Session:_list_files(path)

@@ -26,6 +26,8 @@ local SYSTEM_ROOT = "/var/lib/tai-sandbox-local"
 local EPHEMERAL = ".ephemeral"
 local SESSIONS = ".sessions"
 local RECOVERY_LOCK = ".recovery.lock"
+local UNFINISHED = "^%.sbx%-put%-" -- what the runtime calls a file that is being written
+local SIDECAR_TRIES = 5
 local LOCK_LOOK_AGAIN_SECONDS = 0.02
 local DIR_MODE = tonumber("700", 8)
 local NOT_OURS = { EACCES = true, EPERM = true, EROFS = true }
@@ -92,12 +94,16 @@ local function make_dirs(path)
   if not ok then errors.raise(path_error("make the directory", path, name, text)) end
 end
 
--- Writes a session's sidecar below a root; true, or nil, errno name, text.
+-- Writes a session's sidecar below a root; true, or nil, errno name, text. A recovery may take it
+-- for one that a dead process has not finished; then it is written again.
 local function put_sidecar(root_path, session_id, text)
   local ok, name, why = await(files.make_dirs(root_path .. "/" .. SESSIONS, DIR_MODE))
   if not ok then return nil, name, why end
   local root = open_root(root_path)
-  ok, name, why = await(files.put(root, SESSIONS .. "/" .. session_id, text))
+  for _ = 1, SIDECAR_TRIES do
+    ok, name, why = await(files.put(root, SESSIONS .. "/" .. session_id, text))
+    if ok or name ~= "ENOENT" then break end
+  end
   root:close()
   return ok, name, why
 end
@@ -168,12 +174,20 @@ function Workspaces.open(_, path)
   return open_root(path)
 end
 
+-- The root below which a recorded workspace is: another process may have had another one.
+local function recorded_root(what)
+  local parent = what.workspace_path and what.workspace_path:match("^(/.*)/[^/]+$")
+  if parent and what.durability == "ephemeral" then parent = parent:match("^(.*)/[^/]+$") end
+  return parent
+end
+
 ---Forgets a session, and removes its workspace when asked. What is not there is fine.
----@param what { id: string|nil, durability: string, workspace_key: string, root: string|nil }
+---@param what { id: string|nil, durability: string, workspace_key: string, root: string|nil,
+---workspace_path: string|nil }
 ---@param with_workspace boolean
 ---Raises SandboxError.
 function Workspaces:remove(what, with_workspace)
-  local known = what.root or self._root
+  local known = what.root or recorded_root(what) or self._root
   for _, root in ipairs(known and { known } or candidates(self)) do
     remove_in(root, what, with_workspace, not known)
   end
@@ -201,7 +215,8 @@ local function read_sidecar(sessions, root_path, name)
   return nil
 end
 
----What the sidecars tell of: each with id, owner, durability, workspace_key and root.
+---What the sidecars tell of: each with id, owner, durability, workspace_key and root. Those that
+---were never finished are removed.
 ---@return table[]
 function Workspaces:list()
   local found = {}
@@ -210,7 +225,11 @@ function Workspaces:list()
     local op = sessions and files.list(sessions, ".")
     if op and await(op) then
       for name in files.data(op):gmatch("%Z+") do
-        found[#found + 1] = name:sub(1, 1) ~= "." and read_sidecar(sessions, root_path, name) or nil
+        if name:find(UNFINISHED) then
+          await(files.remove_tree(sessions, name))
+        elseif name:sub(1, 1) ~= "." then
+          found[#found + 1] = read_sidecar(sessions, root_path, name)
+        end
       end
     end
     if sessions then sessions:close() end

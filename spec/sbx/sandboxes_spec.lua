@@ -1,8 +1,10 @@
 -- SPDX-License-Identifier: MIT
--- proves: P7, P9, O1
+-- proves: P5, P6, P7, P9, O1, O2
 -- The slot, each case in a program of its own: what is registered stays for the process.
 
+local helper = require "spec.helper"
 local support = require "spec.support.sandbox"
+local uv = require "luv"
 
 -- Runs code in a program that knows `sandboxes`, `errors`, fake(name) -> a provider's class that
 -- registers nothing by itself, and show(fn, ...), which prints an error's class and text.
@@ -170,6 +172,132 @@ describe("sbx.sandboxes", function()
         sandboxes.configure(values)
         values.egress = "none"
         print(sandboxes.sandbox_policy().egress)
+      ]])
+    end)
+  end)
+
+  describe("manifest", function()
+    local path
+
+    before_each(function() path = helper.tmpdir() .. "/site.lua" end)
+
+    it("selects the provider, its settings and the policy", function()
+      helper.write_file(path, [[return { sandbox_module = "sbx.providers.local",
+        policy = { isolation = "none" }, provider = { reap_interval_seconds = 7 } }]])
+      runs("local\t7\tnone\n", ([[
+        sandboxes.configure { manifest = %q }
+        local s = sandboxes.require_sandbox()
+        print(s.provider_name, s.reap_interval_seconds, s._policy.isolation)
+      ]]):format(path))
+    end)
+
+    it("is read again by each configure, and forgotten by one that names none", function()
+      helper.write_file(path, "return { policy = { egress = 'none' } }")
+      runs("none\ninternal\negress\n", ([[
+        sandboxes.configure { manifest = %q }
+        print(sandboxes.sandbox_policy().egress)
+        local file = io.open(%q, "w")
+        file:write("return { policy = { egress = 'internal' } }")
+        file:close()
+        sandboxes.configure { manifest = %q }
+        print(sandboxes.sandbox_policy().egress)
+        sandboxes.configure {}
+        print(sandboxes.sandbox_policy().egress)
+      ]]):format(path, path, path))
+    end)
+
+    it("that is bad changes nothing", function()
+      helper.write_file(path, "return { policy = { egress = 'wide' } }")
+      runs("SandboxValidationError\ttrue\nSandboxValidationError\ttrue\n"
+        .. "SandboxValidationError\ttrue\nnone\n", ([[
+        sandboxes.configure { egress = "none" }
+        local function try(values, word)
+          local ok, err = pcall(sandboxes.configure, values)
+          print(err.class_name, err.message:find(word, 1, true) ~= nil)
+        end
+        try({ manifest = %q }, "manifest.policy.egress")
+        try({ manifest = %q }, "No such file")
+        try({ manifest = {} }, "manifest: must be a path")
+        print(sandboxes.sandbox_policy().egress)
+      ]]):format(path, path .. ".none"))
+    end)
+
+    it("has names of the provider's checked when that is registered", function()
+      helper.write_file(path, "return { provider = { colour = 'red' } }")
+      runs("SandboxValidationError\tinvalid settings: provider.colour: unknown setting\n", ([[
+        sandboxes.configure { manifest = %q }
+        show(sandboxes.register_sandbox, fake("one"))
+      ]]):format(path))
+    end)
+  end)
+
+  describe("ledger", function()
+    local state
+
+    before_each(function() state = helper.tmpdir() end)
+
+    local SHOW = [[
+      sandboxes.register_sandbox(fake("one"))
+      local ledger = sandboxes.require_sandbox()._ledger
+      print(ledger.shared and ledger._path or "memory")
+    ]]
+
+    it("is in memory unless told, and loads nothing of SQLite then", function()
+      for _, setting in ipairs { "", "SBX_LEDGER=memory", "SBX_LEDGER=" } do
+        runs("memory\nnil\n", SHOW .. "print(package.loaded['_sbx.sqlite'])", setting)
+      end
+    end)
+
+    it("is below the state directory, or where it is told to be", function()
+      runs(state .. "/sbxlua/ledger.db\n", SHOW, "SBX_LEDGER=sqlite XDG_STATE_HOME=" .. state)
+      runs(state .. "/.local/state/sbxlua/ledger.db\n", SHOW, "SBX_LEDGER=sqlite HOME=" .. state)
+      runs(state .. "/.local/state/sbxlua/ledger.db\n", SHOW,
+        "SBX_LEDGER=sqlite XDG_STATE_HOME=relative HOME=" .. state)
+      runs(state .. "/a b/l.db\n", SHOW, "'SBX_LEDGER=sqlite:" .. state .. "/a b/l.db'")
+      runs(state .. "/c.db\n", ("sandboxes.configure { ledger = 'sqlite:%s/c.db' }"):format(state)
+        .. SHOW, "SBX_LEDGER=memory")
+      for _, name in ipairs { "/sbxlua", "/.local/state/sbxlua", "/a b" } do
+        assert.equal(tonumber("700", 8), uv.fs_stat(state .. name).mode % 4096)
+      end
+      assert.equal(tonumber("600", 8), uv.fs_stat(state .. "/sbxlua/ledger.db").mode % 4096)
+    end)
+
+    it("without a place or with a bad name stops the start, and can be corrected", function()
+      says({ "SandboxError", "XDG_STATE_HOME", "SBX_LEDGER=sqlite:PATH" },
+        "sandboxes.require_sandbox()", "SBX_LEDGER=sqlite TAI_MCP_SANDBOX=sbx.providers.local")
+      says({ "SandboxValidationError", "SBX_LEDGER", "memory, sqlite or sqlite:PATH" },
+        "sandboxes.require_sandbox()", "SBX_LEDGER=redis TAI_MCP_SANDBOX=sbx.providers.local")
+      says({ "SandboxError", "must be absolute" }, "sandboxes.require_sandbox()",
+        "SBX_LEDGER=sqlite:l.db TAI_MCP_SANDBOX=sbx.providers.local")
+      runs("SandboxError\nmemory\n", [[
+        local class = fake("one")
+        local ok, err = pcall(sandboxes.register_sandbox, class)
+        print(err.class_name)
+        sandboxes.configure { ledger = "memory" }
+        sandboxes.register_sandbox(class)
+        print(sandboxes.require_sandbox()._ledger.shared and "shared" or "memory")
+      ]], "SBX_LEDGER=sqlite:/proc/no/l.db")
+    end)
+
+    it("that is damaged stops the start and stays as it is", function()
+      helper.write_file(state .. "/l.db", ("no database "):rep(100))
+      says({ "SandboxError", state .. "/l.db", "left as it is" }, "sandboxes.require_sandbox()",
+        "TAI_MCP_SANDBOX=sbx.providers.local SBX_LEDGER=sqlite:" .. state .. "/l.db")
+      assert.equal(("no database "):rep(100), helper.read_file(state .. "/l.db"))
+    end)
+  end)
+
+  describe("recovery", function()
+    it("is a part of the registration, which fails with it and can be tried again", function()
+      runs("SandboxError\tcannot look\nSandboxUnavailableError\nfine\n", [[
+        local class = fake("one")
+        function class:_list_resources() errors.raise(errors.SandboxError("cannot look")) end
+        show(sandboxes.register_sandbox, class)
+        local ok, err = pcall(sandboxes.require_sandbox)
+        print(err.class_name)
+        class._list_resources = nil
+        sandboxes.register_sandbox(class)
+        print(sandboxes.require_sandbox() and "fine")
       ]])
     end)
   end)

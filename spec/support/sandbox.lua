@@ -35,6 +35,7 @@ function M.local_sandbox(options)
       reap_interval_seconds = 300,
     },
     now = options.now,
+    ledger = options.ledger,
   }
   sandbox:bind_policy(policy.SandboxPolicy { isolation = "none" })
   return sandbox, root

@@ -7,6 +7,7 @@
 -- `main(args) -> exit code`; it is loaded when used. What it raises is told here, in one line, so
 -- that nobody who uses the command line meets a traceback.
 
+local options = require "sbx.doors.cli.options"
 local stdio = require "sbx.doors.cli.stdio"
 
 local M = {}
@@ -14,7 +15,7 @@ local M = {}
 ---Failures of sbxlua itself, wrong usage included: no code that a command is likely to give.
 M.EXIT_FAILURE = 125
 
-local COMMANDS = { "run" }
+local COMMANDS = { "run", "conformance" }
 
 local function command_list()
   local lines = { "usage: sbxlua COMMAND [OPTIONS]", "", "commands:" }
@@ -44,7 +45,7 @@ local function dispatch(args)
     stdio.complain(("unknown command %q: there is %s"):format(name, table.concat(COMMANDS, ", ")))
     return M.EXIT_FAILURE
   end
-  return command.main({ unpack(args, 2) })
+  return command.main(options.from(args, 2))
 end
 
 ---Runs a sub-command. Raises nothing.

@@ -58,7 +58,14 @@ local STEPS = {
     return "the command exited while another process still held its stdin: not all of the input "
       .. "was delivered"
   end,
-  output = function(_, _, text) return "the command's output could not be kept: " .. text end,
+  output = function(_, name, text)
+    if name == "EFBIG" then
+      text = "it is larger than a Lua string can be; exec_start gives it in pieces"
+    elseif name == "ENOSPC" or name == "EDQUOT" then
+      text = text .. ", in the directory for temporary files (TMPDIR)"
+    end
+    return "the command's output could not be kept: " .. text
+  end,
   status = function(_, name, text)
     if name == "ECHILD" then
       return "the command's exit status cannot be read: this program ignores SIGCHLD or reaps "

@@ -39,21 +39,23 @@ function M.new()
   return setmetatable({ _rows = {} }, Ledger)
 end
 
----Adds a row; its id must be new.
+---Adds a row, unless there is one with its id.
 ---@param row table
+---@return boolean added
 function Ledger:insert(row)
-  assert(not self._rows[row.id], "a session id was given out twice")
+  if self._rows[row.id] then return false end
   self._rows[row.id] = copy(row)
+  return true
 end
 
 ---@param id string
 ---@return table|nil row
 function Ledger:get(id)
-  local row = self._rows[id]
-  return row and copy(row)
+  local row = id ~= nil and self._rows[id]
+  return row and copy(row) or nil
 end
 
----Sets fields of a row if it is there and in state `from`; `false` unsets one.
+---Sets fields of a row, not its labels, if it is there and in state `from`; `false` unsets one.
 ---@param id string
 ---@param from string
 ---@param fields table
@@ -61,10 +63,15 @@ end
 function Ledger:update(id, from, fields)
   local row = self._rows[id]
   if not row or row.state ~= from then return false end
-  for key, value in pairs(copy(fields)) do
+  for key, value in pairs(fields) do
     row[key] = value or nil
   end
   return true
+end
+
+-- Whether a row is there and its state and claimant are those of `before`.
+local function is_unchanged(row, before)
+  return row ~= nil and row.state == before.state and row.claimed_by == before.claimed_by
 end
 
 ---Takes a row for its end: sets state "destroying" and the claimant, if its state and claimant are
@@ -75,22 +82,24 @@ end
 ---@return boolean claimed
 function Ledger:claim(id, claimant, before)
   local row = self._rows[id]
-  if not row or row.state ~= before.state or row.claimed_by ~= before.claimed_by then
-    return false
-  end
+  if not is_unchanged(row, before) then return false end
   row.state, row.claimed_by = "destroying", claimant
   return true
 end
 
 ---Gives a claim back, for somebody to try again.
 ---@param id string
-function Ledger:release(id)
+---@param state string the row's state from now on
+function Ledger:release(id, state)
   local row = self._rows[id]
-  if row then row.claimed_by = nil end
+  if row then row.state, row.claimed_by = state, nil end
 end
 
+---Removes a row; with `before` only if its state and claimant are still those.
 ---@param id string
-function Ledger:delete(id)
+---@param before table|nil the row as it was read
+function Ledger:delete(id, before)
+  if before and not is_unchanged(self._rows[id], before) then return end
   self._rows[id] = nil
 end
 

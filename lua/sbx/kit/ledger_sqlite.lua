@@ -10,13 +10,15 @@
 if jit then jit.off(true, true) end
 
 local errors = require "sbx.errors"
+local loop = require "sbx.loop"
 local files = require "_sbx.files"
 local sqlite = require "_sbx.sqlite"
 local task = require "sbx.task"
 
 local M = {}
 
-local BUSY_MILLISECONDS = 10000
+local BUSY_SECONDS = 10
+local LOOK_AGAIN_SECONDS = 0.01
 local DIR_MODE = tonumber("700", 8)
 
 -- One entry brings the schema from its number minus one to its number.
@@ -67,11 +69,12 @@ end
 
 local function transaction(self, doing, kind, fn)
   run(self, doing, "BEGIN " .. kind)
-  local ok, result = pcall(fn)
-  if ok then
+  local ok, result = pcall(function()
+    local out = fn()
     run(self, doing, "COMMIT")
-    return result
-  end
+    return out
+  end)
+  if ok then return result end
   self._db:run("ROLLBACK")
   error(result, 0)
 end
@@ -80,18 +83,40 @@ local function version(self)
   return run(self, "read its version", "PRAGMA user_version")[1].user_version
 end
 
-local function check_version(self, found)
-  if found <= #MIGRATIONS then return end
+-- The version of a file that is ours or empty. One statement sees one state of the file, also while
+-- another process prepares it.
+local function checked_version(self)
+  local seen = run(self, "read its schema", [[SELECT user_version AS version,
+    (SELECT count(*) FROM sqlite_master) AS parts,
+    (SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'ledger') AS ours
+    FROM pragma_user_version]])[1]
+  local found = seen.version
+  if found <= #MIGRATIONS then
+    if found > 0 and seen.ours == 1 or found == 0 and seen.parts == 0 then return found end
+    errors.raise(errors.SandboxError(("ledger %s: it is a database of something else; it was left "
+      .. "as it is"):format(errors.quote(self._path, 200))))
+  end
   errors.raise(errors.SandboxError(("ledger %s: its schema has version %d, and this sbxlua knows "
     .. "versions up to %d: a newer sbxlua made it. It was left as it is"):format(
       errors.quote(self._path, 200), found, #MIGRATIONS)))
 end
 
+-- SQLite waits for no other process here: two that switch at once would wait for each other.
+local function switch_to_wal(self)
+  local until_time = loop.monotonic() + BUSY_SECONDS
+  while true do
+    local rows, name, text = self._db:run("PRAGMA journal_mode = WAL")
+    if rows then return end
+    if name ~= "SQLITE_BUSY" or loop.monotonic() > until_time then
+      errors.raise(failure(self, "prepare it", name, text))
+    end
+    loop.block(LOOK_AGAIN_SECONDS)
+  end
+end
+
 local function migrate(self)
-  local found = version(self)
-  check_version(self, found)
-  if found == #MIGRATIONS then return end
-  run(self, "prepare it", "PRAGMA journal_mode = WAL")
+  if checked_version(self) == #MIGRATIONS then return end
+  switch_to_wal(self)
   transaction(self, "prepare it", "IMMEDIATE", function()
     -- Read again: another process may have been first.
     for step = version(self) + 1, #MIGRATIONS do
@@ -120,13 +145,17 @@ end
 ---@return sbx.SqliteLedger
 ---Raises SandboxError.
 function M.new(path)
+  if path:sub(1, 1) ~= "/" then
+    errors.raise(errors.SandboxError(("ledger %s: its path must be absolute: a relative one would "
+      .. "be another file for each process"):format(errors.quote(path, 200))))
+  end
   make_directory(path)
   local self = setmetatable({ _path = path }, Ledger)
   local db, name, text = sqlite.open(path)
   if not db then errors.raise(failure(self, "open it", name, text)) end
   self._db = db
   local ok, err = pcall(function()
-    run(self, "open it", "PRAGMA busy_timeout = " .. BUSY_MILLISECONDS)
+    run(self, "open it", "PRAGMA busy_timeout = " .. BUSY_SECONDS * 1000)
     run(self, "open it", "PRAGMA foreign_keys = ON")
     run(self, "open it", "PRAGMA synchronous = NORMAL")
     migrate(self)
@@ -141,18 +170,20 @@ end
 ---Whether other processes can see the rows.
 Ledger.shared = true
 
----Adds a row; its id must be new.
 function Ledger:insert(row)
-  transaction(self, "record a session", "IMMEDIATE", function()
+  return transaction(self, "record a session", "IMMEDIATE", function()
     local marks, values = {}, {}
     for i, column in ipairs(COLUMNS) do
       marks[i], values[i] = "?", row[column]
     end
-    run(self, "record a session", ("INSERT INTO sessions (%s) VALUES (%s)"):format(
+    run(self, "record a session", (
+      "INSERT INTO sessions (%s) VALUES (%s) ON CONFLICT (id) DO NOTHING"):format(
       table.concat(COLUMNS, ", "), table.concat(marks, ", ")), unpack(values, 1, #COLUMNS))
+    if self._db:changes() == 0 then return false end
     for label, value in pairs(row.labels) do
       run(self, "record a session", "INSERT INTO labels VALUES (?, ?, ?)", row.id, label, value)
     end
+    return true
   end)
 end
 
@@ -174,6 +205,7 @@ local function with_labels(self, rows)
 end
 
 function Ledger:get(id)
+  if type(id) ~= "string" then return nil end
   return with_labels(self, run(self, "read it", "SELECT * FROM sessions WHERE id = ?", id))[1]
 end
 
@@ -204,8 +236,9 @@ function Ledger:claim(id, claimant, before)
   return self._db:changes() == 1
 end
 
-function Ledger:release(id)
-  run(self, "give a claim back", "UPDATE sessions SET claimed_by = NULL WHERE id = ?", id)
+function Ledger:release(id, state)
+  run(self, "give a claim back", "UPDATE sessions SET state = ?, claimed_by = NULL WHERE id = ?",
+    state, id)
 end
 
 ---@return string what tells this ledger from every other
@@ -214,8 +247,13 @@ function Ledger:identity()
   return self._identity
 end
 
-function Ledger:delete(id)
-  run(self, "remove a session", "DELETE FROM sessions WHERE id = ?", id)
+function Ledger:delete(id, before)
+  if before then
+    run(self, "remove a session", [[DELETE FROM sessions
+      WHERE id = ? AND state = ? AND claimed_by IS ?]], id, before.state, before.claimed_by)
+  else
+    run(self, "remove a session", "DELETE FROM sessions WHERE id = ?", id)
+  end
 end
 
 ---Closes the file. Idempotent.

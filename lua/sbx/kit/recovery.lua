@@ -65,31 +65,33 @@ end
 
 -- Removals of persistent workspaces are rows of their own.
 
-local function removal_id(workspace_key)
-  return REMOVAL_PREFIX .. workspace_key
+local function removal_id(self, workspace_key)
+  return REMOVAL_PREFIX .. self.provider_name .. ":" .. workspace_key
 end
 
 local function living_removal(self, workspace_key)
-  local row = self._ledger:get(removal_id(workspace_key))
+  local row = self._ledger:get(removal_id(self, workspace_key))
   if not row then return nil end
   if owner.may_live(row.owner) then return row end
-  self._ledger:delete(row.id)
+  self._ledger:delete(row.id, row)
   return nil
 end
 
 function M.mark_removal(self, workspace_key)
-  wait_until(function() return not living_removal(self, workspace_key) end,
-    "been removing workspace " .. workspace_key)
   local now = self._now()
-  self._ledger:insert {
-    id = removal_id(workspace_key), provider = self.provider_name, image = "",
+  local mark = {
+    id = removal_id(self, workspace_key), provider = self.provider_name, image = "",
     workspace_key = workspace_key, durability = "persistent", created_at = now, expires_at = now,
     ttl_seconds = 1, labels = {}, has_env = false, state = "removing", owner = self._owner,
+    claimed_by = self._owner, -- tells this mark from a dead process's under the same id
   }
+  wait_until(function()
+    return not living_removal(self, workspace_key) and self._ledger:insert(mark)
+  end, "been removing workspace " .. workspace_key)
 end
 
 function M.unmark_removal(self, workspace_key)
-  self._ledger:delete(removal_id(workspace_key))
+  self._ledger:delete(removal_id(self, workspace_key))
 end
 
 ---For a maker whose row is in the ledger: waits until nobody removes the workspace.
@@ -140,7 +142,7 @@ end
 local function recover_rows(self, recovered, failures)
   for _, row in ipairs(self._ledger:list()) do
     if row.state == "removing" then
-      if not owner.may_live(row.owner) then self._ledger:delete(row.id) end
+      if not owner.may_live(row.owner) then self._ledger:delete(row.id, row) end
     elseif is_left(self, row) then
       try(failures, self, row, function()
         if self:_end_session(row, row.durability == "ephemeral") then note(recovered, self, row) end
@@ -149,14 +151,28 @@ local function recover_rows(self, recovered, failures)
   end
 end
 
-local function recover_resources(self, recovered, failures)
+-- What is still there when it is known to have no row: a teardown by another process takes the
+-- resource away before the row, so that one it has just ended is not found here.
+local function unrecorded_resources(self)
+  local without_row, any = {}, false
   for _, resource in ipairs(self:_list_resources()) do
     if not self._ledger:get(resource.id) and is_unrecorded(self, resource) then
-      try(failures, self, resource, function()
-        task.shield(self._destroy_resources, self, resource, resource.durability == "ephemeral")
-        note(recovered, self, resource)
-      end)
+      without_row[resource.id], any = true, true
     end
+  end
+  local list = {}
+  for _, resource in ipairs(any and self:_list_resources() or {}) do
+    if without_row[resource.id] then list[#list + 1] = resource end
+  end
+  return list
+end
+
+local function recover_resources(self, recovered, failures)
+  for _, resource in ipairs(unrecorded_resources(self)) do
+    try(failures, self, resource, function()
+      task.shield(self._destroy_resources, self, resource, resource.durability == "ephemeral")
+      note(recovered, self, resource)
+    end)
   end
 end
 

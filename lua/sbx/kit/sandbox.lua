@@ -141,9 +141,12 @@ local function not_found(id)
     ("no live session has the id %s"):format(errors.quote(tostring(id))), { session_id = id }))
 end
 
+local CREATE_FLAGS = { detached = true }
+local DESTROY_FLAGS = { remove_workspace = true }
+
 -- Who a new session belongs to: this process, or, when it is to outlive it, the ledger.
 local function owner_of(self, options)
-  if not (options and options.detached) then return self._owner end
+  if not models.flags("create_session", options, CREATE_FLAGS).detached then return self._owner end
   if not self._ledger.shared then
     errors.raise(errors.SandboxError("a detached session outlives this program, which the ledger "
       .. "in memory does not: set SBX_LEDGER=sqlite"))
@@ -174,13 +177,16 @@ end
 local function make(self, spec, row)
   local session = self:_create_resources(provider_spec(spec, row.id, row.owner), row.id)
   session._sandbox = self
-  if self._ledger:update(row.id, "creating",
-    { state = "live", workspace_path = session.workspace_path, claimed_by = false }) then
-    self._sessions[row.id] = session
+  self._sessions[row.id] = session
+  local ok, recorded = pcall(self._ledger.update, self._ledger, row.id, "creating",
+    { state = "live", workspace_path = session.workspace_path, claimed_by = false })
+  if ok and recorded then
     self:_tell("session.created", row)
     return session
   end
   task.shield(self._destroy_resources, self, row, row.durability == "ephemeral")
+  self._sessions[row.id] = nil
+  if not ok then error(recorded, 0) end
   errors.raise(errors.SandboxError(("session %s was removed while it was made"):format(row.id)))
 end
 
@@ -196,13 +202,14 @@ end
 ---@return sbx.ManagedSandboxSession
 ---Raises SandboxValidationError, SandboxSpecRejectedError, SandboxError.
 function Sandbox:create_session(spec, options)
+  task.check_usable()
   local effective = policy.enforce(self._policy, models.SandboxSessionSpec(spec))
   local row = new_row(self, effective, new_id(), owner_of(self, options))
   -- A workspace that is on its way out is not adopted.
   while effective.durability == "persistent" and self._removing[effective.workspace_key] do
     self._removing[effective.workspace_key]:wait()
   end
-  self._ledger:insert(row)
+  assert(self._ledger:insert(row), "a session id was given out twice")
   local ok, session = pcall(function()
     if row.durability == "persistent" then recovery.wait_for_removal(self, row.workspace_key) end
     return make(self, effective, row)
@@ -224,6 +231,7 @@ end
 ---@return sbx.ManagedSandboxSession
 ---Raises SandboxSessionNotFoundError, SandboxError.
 function Sandbox:get_session(session_id)
+  models.session_id(session_id)
   local session = self._sessions[session_id]
   if session then
     session:_check_live()
@@ -239,11 +247,22 @@ function Sandbox:get_session(session_id)
   return session
 end
 
+-- Lets go of a session that another process has ended, as its end here would have.
+function Sandbox:_let_go(session)
+  session._gone = true
+  self._sessions[session.id] = nil
+  local ok, err = pcall(task.shield, session._stop_handles, session)
+  session:_close()
+  if not ok then error(err, 0) end
+end
+
 ---@return sbx.SandboxSessionInfo[] of every live session, oldest first
 function Sandbox:list_sessions()
   local infos = {}
   for _, row in ipairs(self._ledger:list()) do
-    if row.state == "live" then infos[#infos + 1] = models.SandboxSessionInfo(row) end
+    if row.state == "live" and row.provider == self.provider_name then
+      infos[#infos + 1] = models.SandboxSessionInfo(row)
+    end
   end
   return infos
 end
@@ -265,8 +284,8 @@ end
 -- Whether another session than `id` holds the persistent workspace.
 local function held_by_other(self, workspace_key, id)
   for _, row in ipairs(self._ledger:list()) do
-    if row.id ~= id and row.durability == "persistent" and row.workspace_key == workspace_key
-      and row.state ~= "removing" then
+    if row.id ~= id and row.provider == self.provider_name and row.durability == "persistent"
+      and row.workspace_key == workspace_key and row.state ~= "removing" then
       return row
     end
   end
@@ -284,16 +303,15 @@ end
 -- Runs fn while a persistent workspace is marked as being removed, for this process and for those
 -- that share the ledger. The mark comes before the last look for holders, as a maker's row comes
 -- before its look for marks: one of the two always sees the other.
-local function remove_marked(self, workspace_key, id, fn, ...)
+local function remove_marked(self, workspace_key, id, fn)
   while self._removing[workspace_key] do self._removing[workspace_key]:wait() end
   local latch = waits.latch()
   self._removing[workspace_key] = latch
-  local args = { n = select("#", ...), ... }
   local ok, err = pcall(task.shield, function()
     recovery.mark_removal(self, workspace_key)
     local done, why = pcall(function()
       check_unheld(self, workspace_key, id)
-      fn(unpack(args, 1, args.n))
+      fn()
     end)
     recovery.unmark_removal(self, workspace_key)
     if not done then error(why, 0) end
@@ -320,13 +338,18 @@ function Sandbox:_end_session(row, remove_workspace)
   if not self._ledger:claim(row.id, self._owner, row) then return false end
   local latch = waits.latch()
   self._ending[row.id] = latch
+  local state = row.state -- what it stays when the teardown does not begin
+  local function end_it()
+    state = "destroying"
+    tear_down(self, row, remove_workspace)
+  end
   local ok, err
   if remove_workspace and row.durability == "persistent" then
-    ok, err = pcall(remove_marked, self, row.workspace_key, row.id, tear_down, self, row, true)
+    ok, err = pcall(remove_marked, self, row.workspace_key, row.id, end_it)
   else
-    ok, err = pcall(task.shield, tear_down, self, row, remove_workspace)
+    ok, err = pcall(task.shield, end_it)
   end
-  if not ok then self._ledger:release(row.id) end
+  if not ok then self._ledger:release(row.id, state) end
   self._ending[row.id] = nil
   latch:open()
   if not ok then error(err, 0) end
@@ -338,7 +361,9 @@ end
 ---@param options? { remove_workspace: boolean? }
 ---Raises SandboxError when something of it would not go; the session then stays in the ledger.
 function Sandbox:destroy_session(session_id, options)
-  local remove_workspace = options ~= nil and options.remove_workspace == true
+  models.session_id(session_id)
+  local flags = models.flags("destroy_session", options, DESTROY_FLAGS)
+  local remove_workspace = flags.remove_workspace == true
   while true do
     if self._ending[session_id] then
       self._ending[session_id]:wait()
@@ -346,6 +371,10 @@ function Sandbox:destroy_session(session_id, options)
     end
     local row = self._ledger:get(session_id)
     if not row or row.state == "removing" then return end
+    if row.provider ~= self.provider_name then
+      errors.raise(errors.SandboxError(("session %s is one of provider %s, and this is provider %s")
+        :format(session_id, row.provider, self.provider_name)))
+    end
     if row.durability == "ephemeral" then
       remove_workspace = true
     elseif remove_workspace then
@@ -365,7 +394,7 @@ end
 function Sandbox:remove_workspace(workspace_key)
   models.workspace_key(workspace_key)
   check_unheld(self, workspace_key, nil)
-  remove_marked(self, workspace_key, nil, self._remove_workspace, self, workspace_key)
+  remove_marked(self, workspace_key, nil, function() self:_remove_workspace(workspace_key) end)
 end
 
 ---Ends what processes that are gone have left: sessions, and resources without one. A live
@@ -383,6 +412,18 @@ function Sandbox:_reap_one(row)
     return false
   end
   return self:_end_session(row, row.durability == "ephemeral")
+end
+
+-- Our part of the sessions that other processes have ended.
+local function let_go_of_ended(self, failures)
+  local ended = {}
+  for id, session in pairs(self._sessions) do
+    if not session._gone and not self:_is_live(id) then ended[#ended + 1] = session end
+  end
+  for _, session in ipairs(ended) do
+    local ok, err = pcall(self._let_go, self, session)
+    if not ok then failures[#failures + 1] = { id = session.id, error = err } end
+  end
 end
 
 ---Destroys every expired session; persistent workspaces stay. One that fails to go does not stop
@@ -408,6 +449,7 @@ function Sandbox:reap()
       end
     end
   end
+  let_go_of_ended(self, failures)
   return ids, failures
 end
 

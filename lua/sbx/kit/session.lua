@@ -65,8 +65,9 @@ end
 local EXEC_ALLOWED = { stdin = true }
 
 function Session:_check_live()
+  task.check_usable()
   if self._gone or not self._sandbox:_is_live(self.id) then
-    self._gone = true
+    if not self._gone then self._sandbox:_let_go(self) end
     errors.raise(errors.SandboxSessionNotFoundError(
       ("no live session has the id %s"):format(self.id), { session_id = self.id }))
   end
@@ -134,7 +135,13 @@ local function shown_type(value)
 end
 
 -- What pieces of files are gathered to, or read in.
-local PIECE_BYTES = 256 * 1024
+local PIECE_BYTES = 128 * 1024
+
+-- The collector works by the number of allocations: of strings this large it would leave many times
+-- what is alive. These steps keep the garbage about as large as what is alive.
+local function collect(bytes)
+  collectgarbage("step", math.ceil(bytes / 2048))
+end
 
 local function pieces_of(data)
   if type(data) == "function" then return data end
@@ -151,7 +158,9 @@ end
 local function write_pieces(put, next_piece)
   local pending, bytes = {}, 0
   local function flush()
-    if bytes > 0 then put:write(#pending == 1 and pending[1] or table.concat(pending)) end
+    if bytes == 0 then return end
+    put:write(#pending == 1 and pending[1] or table.concat(pending))
+    collect(bytes)
     pending, bytes = {}, 0
   end
   for piece in next_piece do
@@ -230,6 +239,7 @@ local function pass_pieces(get, target)
     local piece = get:read()
     if piece == "" then break end
     if is_file then write_to(target, piece) else target(piece) end
+    collect(#piece)
   end
   if is_file then write_to(target) end
 end
@@ -355,6 +365,10 @@ end
 ---@param options? { remove_workspace: boolean? }
 function Session:destroy(options)
   self._sandbox:destroy_session(self.id, options)
+end
+
+-- What a provider's session need not have: things of this process to give back at its end.
+function Session:_close() -- luacheck: ignore self
 end
 
 -- For the sandbox: ends every interactive exec. The first that would not go is raised, after all

@@ -97,6 +97,18 @@ local function read_option(spec, values, args, i)
   return i
 end
 
+---The words of a list from a place on. There may be more of them than a call takes values.
+---@param words string[]
+---@param first integer
+---@return string[]
+function M.from(words, first)
+  local rest = {}
+  for i = first, #words do
+    rest[#rest + 1] = words[i]
+  end
+  return rest
+end
+
 ---Reads a command line.
 ---@param spec sbx.CliSpec
 ---@param args string[]
@@ -115,7 +127,7 @@ function M.parse(spec, args)
     if not last then return nil, fault end
     i = last + 1
   end
-  return values, { unpack(args, i) }
+  return values, M.from(args, i)
 end
 
 return M

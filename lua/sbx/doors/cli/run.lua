@@ -173,8 +173,12 @@ local function is_hangup_ignored()
   return mask ~= nil and tonumber(mask, 16) % 2 == 1
 end
 
--- Runs fn in a task that a signal cancels. Returns pcall's results, and the signal's number.
-local function interruptible(fn, ...)
+---For every sub-command: runs fn in a task that a signal cancels.
+---@param fn function
+---@return boolean ok
+---@return any result fn's first, or what it raised
+---@return integer|nil signal the number of the one received
+function M.interruptible(fn, ...)
   local worker = task.spawn(fn, ...)
   local received
   -- Caught, so that a write to a closed output fails instead of ending us.
@@ -227,7 +231,7 @@ function M.main(args)
     return EXIT_FAILURE
   end
   configure(values)
-  local ok, result, signal = task.run(interruptible, with_session, command, values)
+  local ok, result, signal = task.run(M.interruptible, with_session, command, values)
   stdio.close()
   return exit_code(ok, result, signal)
 end
