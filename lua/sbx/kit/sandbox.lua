@@ -231,7 +231,6 @@ end
 ---@return sbx.ManagedSandboxSession
 ---Raises SandboxSessionNotFoundError, SandboxError.
 function Sandbox:get_session(session_id)
-  models.session_id(session_id)
   local session = self._sessions[session_id]
   if session then
     session:_check_live()
