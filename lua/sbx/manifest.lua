@@ -38,18 +38,25 @@ local function read(path)
   return text
 end
 
--- Runs fn while strings have no methods: one call of those can take for ever.
-local function without_string_methods(fn, ...)
+local function too_much()
+  error("does too much work for a manifest", 0)
+end
+
+-- Resumes thread within a bound: a hook counts its instructions, and strings have no methods, of
+-- which one call could take for ever. Both are the whole program's in LuaJIT, hence taken back.
+local function resume_bounded(thread)
   local strings = debug.getmetatable("")
   local methods = strings.__index
+  local hook, mask, count = debug.gethook()
   strings.__index = nil
-  local ok, value = fn(...)
+  debug.sethook(too_much, "", MAX_INSTRUCTIONS)
+  local ok, value = coroutine.resume(thread)
+  debug.sethook(hook, mask, count)
   strings.__index = methods
   return ok, value
 end
 
--- The hook sees only interpreted code, so the chunk is kept from the compiler; a coroutine of its
--- own keeps the hook from everything else.
+-- The hook sees only interpreted code, so the chunk is kept from the compiler.
 local function run_lua(path, text)
   if text:byte(1) == 27 then refuse(path, "is compiled Lua; a manifest is text") end
   local chunk, why = loadstring(text, "=" .. (path:match("[^/]*$")))
@@ -57,9 +64,7 @@ local function run_lua(path, text)
   setfenv(chunk, {})
   if jit then jit.off(chunk, true) end
   local thread = coroutine.create(chunk)
-  debug.sethook(thread, function() error("does too much work for a manifest", 0) end, "",
-    MAX_INSTRUCTIONS)
-  local ok, value = without_string_methods(coroutine.resume, thread)
+  local ok, value = resume_bounded(thread)
   if not ok then refuse(path, tostring(value)) end
   if coroutine.status(thread) ~= "dead" then refuse(path, "yields; a manifest returns a table") end
   return value
