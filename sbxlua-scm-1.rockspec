@@ -41,6 +41,7 @@ build = {
         "runtime/pool.c",
         "runtime/process.c",
         "runtime/process_group.c",
+        "runtime/procfs.c",
       },
       incdirs = { "runtime", "$(LIBUV_INCDIR)" },
       libdirs = { "$(LIBUV_LIBDIR)" },

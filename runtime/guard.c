@@ -32,6 +32,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "procfs.h"
+
 #define SLOTS 32768
 #define STACK_BYTES ((size_t)64 * 1024)
 #define TEXT_BYTES 4096
@@ -63,27 +65,6 @@ struct directory_entry {
   char name[];
 };
 
-static bool read_stat(int pid, int *group, unsigned long long *started) {
-  char path[64], text[TEXT_BYTES];
-  snprintf(path, sizeof path, "/proc/%d/stat", pid);
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return false;
-  ssize_t got = read(fd, text, sizeof text - 1);
-  close(fd);
-  if (got <= 0) return false;
-  text[got] = '\0';
-  const char *field = strrchr(text, ')');
-  char state;
-  int parent;
-  if (field == NULL || sscanf(field, ") %c %d %d", &state, &parent, group) != 3) return false;
-  for (int i = 2; i < 22; i++) {
-    field = strchr(field + 1, ' ');
-    if (field == NULL) return false;
-  }
-  *started = strtoull(field, NULL, 10);
-  return state != 'Z' && state != 'X';
-}
-
 static bool is_registered(int group) {
   for (int i = 0; i < SLOTS; i++)
     if (atomic_load(&table.shared->slots[i].pid) == group) return true;
@@ -102,10 +83,11 @@ static void sweep(unsigned long long death_ticks) {
       const struct directory_entry *entry = (const void *)(buffer + at);
       at += entry->length;
       if (!isdigit((unsigned char)entry->name[0])) continue;
-      int group;
-      unsigned long long started;
-      if (!read_stat(atoi(entry->name), &group, &started)) continue;
-      if (group > 1 && started <= death_ticks && is_registered(group)) kill(-group, SIGKILL);
+      struct sbx_procfs process;
+      if (sbx_procfs_read(atoi(entry->name), &process) != 0 || !sbx_procfs_is_alive(&process))
+        continue;
+      if (process.group > 1 && process.started <= death_ticks && is_registered(process.group))
+        kill(-process.group, SIGKILL);
     }
   }
   close(proc);

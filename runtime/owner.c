@@ -13,10 +13,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "procfs.h"
+
 #define HOST_MAX 112
 #define BOOT_MAX 64
 #define NAMESPACE_MAX 48
-#define STAT_MAX 1024
 
 struct identity {
   char host[HOST_MAX];
@@ -26,37 +27,11 @@ struct identity {
   unsigned long long started; /* clock ticks after the boot */
 };
 
-static int read_text(const char *path, char *text, size_t room) {
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return -errno;
-  ssize_t got = read(fd, text, room - 1);
-  int rc = got < 0 ? -errno : 0;
-  close(fd);
-  text[got > 0 ? got : 0] = '\0';
-  return rc;
-}
-
-/* State and start time of a process. The name in parentheses may hold anything, so fields are
- * counted from its last parenthesis: state is the 3rd, the start time the 22nd. */
-static int read_stat(int pid, char *state, unsigned long long *started) {
-  char path[64], text[STAT_MAX];
-  snprintf(path, sizeof path, "/proc/%d/stat", pid);
-  int rc = read_text(path, text, sizeof text);
-  if (rc != 0) return rc;
-  const char *field = strrchr(text, ')');
-  if (field == NULL || sscanf(field, ") %c", state) != 1) return -EINVAL;
-  for (int i = 2; i < 22; i++) {
-    field = strchr(field + 1, ' ');
-    if (field == NULL) return -EINVAL;
-  }
-  return sscanf(field, " %llu", started) == 1 ? 0 : -EINVAL;
-}
-
 /* The machine's id and its name. Either alone may be shared: ids by cloned machines, names by
  * chance. A machine without an id is known by its name. */
 static void read_host(char host[HOST_MAX]) {
   char id[48], name[HOST_MAX - sizeof id] = "";
-  if (read_text("/etc/machine-id", id, sizeof id) != 0) id[0] = '\0';
+  if (sbx_procfs_text("/etc/machine-id", id, sizeof id) != 0) id[0] = '\0';
   id[strcspn(id, "\n/")] = '\0';
   gethostname(name, sizeof name - 1);
   name[strcspn(name, "/")] = '\0';
@@ -65,7 +40,8 @@ static void read_host(char host[HOST_MAX]) {
 
 static int read_place(struct identity *identity) {
   read_host(identity->host);
-  int rc = read_text("/proc/sys/kernel/random/boot_id", identity->boot, sizeof identity->boot);
+  int rc =
+      sbx_procfs_text("/proc/sys/kernel/random/boot_id", identity->boot, sizeof identity->boot);
   if (rc != 0) return rc;
   identity->boot[strcspn(identity->boot, "\n")] = '\0';
   ssize_t len =
@@ -77,10 +53,11 @@ static int read_place(struct identity *identity) {
 
 int sbx_owner_self(char text[SBX_OWNER_MAX]) {
   struct identity self = {.pid = getpid()};
-  char state;
+  struct sbx_procfs process;
   int rc = read_place(&self);
-  if (rc == 0) rc = read_stat(self.pid, &state, &self.started);
+  if (rc == 0) rc = sbx_procfs_read(self.pid, &process);
   if (rc != 0) return rc;
+  self.started = process.started;
   int len = snprintf(text, SBX_OWNER_MAX, "%s/%s/%s/%d/%llu", self.host, self.boot,
                      self.pid_namespace, self.pid, self.started);
   return len > 0 && len < SBX_OWNER_MAX ? 0 : -ENAMETOOLONG;
@@ -99,10 +76,9 @@ bool sbx_owner_may_live(const char *text) {
   if (strcmp(owner.host, here.host) != 0) return true;
   if (strcmp(owner.boot, here.boot) != 0) return false;
   if (strcmp(owner.pid_namespace, here.pid_namespace) != 0) return true;
-  char state;
-  unsigned long long started;
-  int rc = read_stat(owner.pid, &state, &started);
-  if (rc == 0) return started == owner.started && state != 'Z' && state != 'X';
+  struct sbx_procfs process;
+  if (sbx_procfs_read(owner.pid, &process) == 0)
+    return process.started == owner.started && sbx_procfs_is_alive(&process);
   /* /proc may hide other users' processes; a signal's permission check does not. */
   return kill(owner.pid, 0) == 0 || errno != ESRCH;
 }

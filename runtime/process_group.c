@@ -23,6 +23,7 @@
 
 #include "guard.h"
 #include "process.h"
+#include "procfs.h"
 
 #define PIDFD_TYPE 3            /* P_PIDFD, which older headers do not name */
 #define SIGNAL_PROCESS_GROUP 4u /* PIDFD_SIGNAL_PROCESS_GROUP, Linux 6.9 */
@@ -90,23 +91,10 @@ void sbx_process_reap_when_dead(struct sbx_process *process) {
   sbx_process_reap(process);
 }
 
-/* Reads "pid (comm) state ppid pgrp" of /proc/<name>/stat; comm may hold anything, so the fields
- * are counted from its last parenthesis. */
-static bool is_living_member(int proc_fd, const char *name, pid_t group) {
-  char path[32], text[512];
-  if (snprintf(path, sizeof path, "%.16s/stat", name) < 0) return false;
-  int fd = openat(proc_fd, path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return false;
-  ssize_t got = read(fd, text, sizeof text - 1);
-  close(fd);
-  if (got <= 0) return false;
-  text[got] = '\0';
-  const char *after = strrchr(text, ')');
-  char state;
-  int parent, member_of;
-  if (after == NULL || sscanf(after + 1, " %c %d %d", &state, &parent, &member_of) != 3)
-    return false;
-  return member_of == group && state != 'Z' && state != 'X';
+static bool is_living_member(int pid, pid_t group) {
+  struct sbx_procfs process;
+  return sbx_procfs_read(pid, &process) == 0 && process.group == group &&
+         sbx_procfs_is_alive(&process);
 }
 
 bool sbx_process_group_alive(const struct sbx_process *process) {
@@ -118,7 +106,7 @@ bool sbx_process_group_alive(const struct sbx_process *process) {
   struct dirent *entry;
   while (!alive && (entry = readdir(proc)) != NULL)
     alive = isdigit((unsigned char)entry->d_name[0]) &&
-            is_living_member(dirfd(proc), entry->d_name, process->pid);
+            is_living_member(atoi(entry->d_name), process->pid);
   closedir(proc);
   return alive;
 }

@@ -265,7 +265,7 @@ describe("processes on one ledger #slow", function()
         local step, done = 0, false
         while not done do
           step = step + 1
-          local out, status = helper.run(("exec 2>/dev/null\n%s %s 1 %d %s 2>&1"):format(
+          local out, status = helper.run(("exec 2>/dev/null\n%s %s 1 %d %s 2>&1\nexit $?"):format(
             helper.shell_quote(helper.sbxlua()), file, step, how))
           done = status == 0
           assert.is_true(done or status == 137, out)
