@@ -121,22 +121,22 @@ run:
 
 test:
 	@.ci/deps test
-	@$(MAKE) $(SUB) build
+	@$(MAKE) $(SUB) -s build
 	@spec/run $(RUN_OPTIONS)
 
 asan:
 	@.ci/deps test
-	@$(MAKE) $(SUB) FLAVOUR=asan build
+	@$(MAKE) $(SUB) -s FLAVOUR=asan build
 	@spec/run --flavour asan $(RUN_OPTIONS)
 
 tsan:
 	@.ci/deps test
-	@$(MAKE) $(SUB) FLAVOUR=tsan tests
+	@$(MAKE) $(SUB) -s FLAVOUR=tsan tests
 	@spec/run --flavour tsan --c $(RUN_OPTIONS)
 
 valgrind:
 	@.ci/deps test
-	@$(MAKE) $(SUB) program tests
+	@$(MAKE) $(SUB) -s program tests
 	@spec/run --valgrind --c $(RUN_OPTIONS)
 
 bench:
@@ -151,7 +151,7 @@ deps:
 # Every conformance case against every double that should fail it, and only it.
 conformance-matrix:
 	@.ci/deps run
-	@$(SUBMAKE) -s program
+	@$(MAKE) $(SUB) -s program
 	@$(OUT)/sbxlua spec/conformance/matrix.lua
 
 # --- lint and format ---------------------------------------------------------------------------
