@@ -190,6 +190,16 @@ local function deliver_cancel(task)
   end
 end
 
+-- Takes back that a task is ready: it goes on by itself, and must not be resumed as well.
+local function unready(task)
+  for i = #ready, 1, -1 do
+    if ready[i] == task then
+      table.remove(ready, i)
+      return
+    end
+  end
+end
+
 -- Suspends task until its wait is woken. wait.cancel, if given, hurries the end.
 local function suspend(task, wait)
   wait.task = task
@@ -200,7 +210,7 @@ local function suspend(task, wait)
     wait.cancelled = true
     wait.cancel(wait)
   end
-  if task._wait == wait then coroutine.yield() else task._state = "ready" end
+  if task._wait == wait then coroutine.yield() else unready(task) end
   task._state = "running"
   if wait.cancelled then errors.raise(errors.Cancelled("the task was cancelled")) end
 end

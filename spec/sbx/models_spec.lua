@@ -357,7 +357,8 @@ describe("results", function()
     assert.same({ stream = "stderr", data = "x\0" }, models.SandboxStreamChunk("stderr", "x\0"))
     assert.is_nil(models.SandboxStreamChunk("stdout", "x").exit_code)
     assert.same({ exit_code = 0 }, models.SandboxStreamExit(0))
-    assert.same({ exit_code = 137, cause = "oom" }, models.SandboxStreamExit(137, { cause = "oom" }))
+    assert.same({ exit_code = 137, cause = "oom" },
+      models.SandboxStreamExit(137, { cause = "oom" }))
   end)
 
   it("build a session's info with labels of its own", function()

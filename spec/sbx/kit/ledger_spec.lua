@@ -110,6 +110,9 @@ for _, each in ipairs(LEDGERS) do
       assert.equal("one", ledger:get("a").claimed_by)
       assert.is_true(ledger:claim("a", "two", ledger:get("a"))) -- of a claimant that died
       assert.equal("two", ledger:get("a").claimed_by)
+      assert.is_false(ledger:claim("a", "three", row { state = "destroying", claimed_by = "one" }))
+      assert.is_false(ledger:claim("a", "three", row { state = "destroying" }))
+      assert.equal("two", ledger:get("a").claimed_by)
       assert.is_false(ledger:claim("none", "two", before))
       ledger:delete("a")
       assert.is_false(ledger:claim("a", "one", before))

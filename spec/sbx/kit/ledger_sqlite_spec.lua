@@ -343,6 +343,23 @@ describe("the ledger's file", function()
       assert.equal("i", ledger:get("b").image)
     end)
 
+    it("is prepared when the one that reads it has done so", function()
+      local file = database("read.db")
+      local pipe = assert(io.popen(("%s -e %s"):format(helper.shell_quote(helper.sbxlua()),
+        helper.shell_quote(([[
+          local db = require("_sbx.sqlite").open(%q)
+          assert(db:run("BEGIN"))
+          assert(db:run("SELECT * FROM sqlite_master"))
+          print("held") io.stdout:flush()
+          require("luv").sleep(300)
+          assert(db:run("COMMIT"))
+        ]]):format(file))), "r"))
+      assert.equal("held", pipe:read("*l"))
+      assert.is_true(opened(file):insert(row()))
+      pipe:close()
+      assert.equal(1, #opened(file):list())
+    end)
+
     it("gives up on one that holds it for too long, with the reason", function()
       local ledger = opened()
       local db = assert(sqlite.open(path))

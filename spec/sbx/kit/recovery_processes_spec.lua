@@ -106,7 +106,9 @@ describe("between processes", function()
       local damaged = { cut = '{"version":1,"id":"cut"', empty = "",
         other = '{"version":1,"id":"x"}',
         newer = '{"version":2,"id":"newer"}', null = "null", binary = "\0\255",
-        secret = '"the canary value"' }
+        secret = '"the canary value"',
+        misplaced = require("sbx.json").encode { version = 1, id = "other",
+          durability = "ephemeral", workspace_key = "w", owner = owners.reused_pid } }
       for name, text in pairs(damaged) do helper.write_file(root .. "/.sessions/" .. name, text) end
       assert.same({}, (mine:recover()))
       local count = 0

@@ -264,6 +264,25 @@ describe("recovery", function()
       assert.same({ "removing:fake:w" }, left())
     end)
 
+    it("waits for one that has come in a dead one's place", function()
+      mark(owners.reused_pid)
+      local delete = ledger.delete
+      function ledger.delete(self, id, before) -- another process is quicker
+        ledger.delete = delete
+        delete(self, id)
+        mark(owners.living())
+        delete(self, id, before)
+      end
+      sbx.run(function()
+        local t = sbx.spawn(sandbox.remove_workspace, sandbox, "w")
+        sbx.sleep(0.06)
+        assert.same({ "removing:fake:w" }, left())
+        assert.same({}, sandbox.removed)
+        ledger:delete("removing:fake:w")
+        t:await()
+      end)
+    end)
+
     it("is another provider's affair", function()
       row("removing:other:w", { provider = "other", durability = "persistent", state = "removing",
         owner = owners.living(), claimed_by = owners.living() })
