@@ -141,6 +141,12 @@ TEST(what_cannot_be_seen_from_here_counts_as_alive) {
   CHECK(forged_lives(NAMESPACE, "pid:[1]"));
   CHECK(forged_lives(HOST, "0123+elsewhere"));
   CHECK(forged_lives(HOST, "+"));
+  /* Another namespace's pids are not ours: that nobody has this one here tells nothing. */
+  forge(text, STARTED, "1");
+  char *pid_namespace = strchr(strchr(text, '/') + 1, '/') + 1;
+  CHECK(!sbx_owner_may_live(text));
+  *pid_namespace = 'x';
+  CHECK(sbx_owner_may_live(text));
   /* The host is looked at first: the boots of another one tell nothing. */
   forge(text, HOST, "0123+elsewhere");
   char *boot = strchr(text, '/') + 1;
