@@ -207,7 +207,7 @@ TEST(kill_at_any_moment_gives_one_end) {
     story_end(&story);
     drop_exec(exec);
   }
-  CHECK_EQ_INT(count_children(), 0);
+  CHECK_COMES(count_children() == 0);
 }
 
 TEST(kill_ends_a_write_that_waits) {

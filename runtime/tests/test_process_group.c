@@ -29,7 +29,7 @@ TEST(status_of_an_exit_and_of_a_signal) {
     sbx_process_reap(&started.process);
     finish(&started);
   }
-  CHECK_EQ_INT(count_children(), 0);
+  CHECK_COMES(count_children() == 0);
 }
 
 TEST(status_of_what_runs_and_of_what_is_stopped) {
