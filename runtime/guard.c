@@ -50,8 +50,8 @@ static struct {
   struct shared *shared;
   struct sbx_guard_slot *free; /* slots that were given back; linked below */
   struct sbx_guard_slot *next_free[SLOTS];
-  int unused;   /* slots from here on were never taken */
-  int guard_fd; /* owned: pidfd of the guard, -1 without one */
+  int unused;          /* slots from here on were never taken */
+  atomic_int guard_fd; /* owned: pidfd of the guard, -1 without one */
 } table = {.lock = PTHREAD_MUTEX_INITIALIZER, .guard_fd = -1};
 
 /* What follows runs in the guard: no malloc, no lock, nothing that another thread of ours could
@@ -178,11 +178,13 @@ static int start_process(void) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
+  int pidfd = -1;
   pid_t pid = clone(guard_main, (char *)stack + STACK_BYTES, CLONE_PIDFD,
-                    (void *)(intptr_t)getpid(), &table.guard_fd);
+                    (void *)(intptr_t)getpid(), &pidfd);
   int rc = pid < 0 ? -errno : 0;
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   munmap(stack, STACK_BYTES);
+  atomic_store(&table.guard_fd, pidfd);
   return rc;
 }
 
