@@ -56,7 +56,7 @@ struct sbx_exec {
   uv_timer_t pause_timer; /* runs while reading is paused for a reader that keeps up */
   bool pause_open, paused;
   uint64_t taken_at_pause; /* chunks taken by readers when the last pause began */
-  bool attached, stopping, released, discarding, status_lost;
+  bool stopping, released, discarding, status_lost;
   bool settling; /* exited, with input that somebody else may still read */
   uint64_t settle_until_ns;
   uint64_t stop_until_ns;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * File work as ops: the blocking functions of files.h, files_stat.h and files_stream.h, run on the
- * engine's worker pool, so that neither a task's neighbours nor the engine wait for a disk.
+ * worker threads of pool.h, so that neither a task's neighbours nor the engine wait for a disk.
  *
  * A root is shared by reference: an op may outlive the session that started it. Ops are owned by
  * the caller. They cannot be hurried: cancelling waits for the work, and a put is whole or was
