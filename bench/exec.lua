@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: MIT
--- proves: N1
+-- measures: N1
 --
 -- What a one-shot exec of /bin/true costs on provider local, beside a C loop and others (SPEC N1).
 --

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: MIT
--- proves: N3
+-- measures: N3
 --
 -- What 1,000 interactive handles cost that are open at once in one process (SPEC N3).
 --

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: MIT
--- proves: N5
+-- measures: N5
 --
 -- How long `sbxlua -e ''` takes from start to end, beside `luajit -e ''` (SPEC N5).
 --

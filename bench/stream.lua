@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: MIT
--- proves: N2
+-- measures: N2
 --
 -- The rate at which a command's output can be read through a handle, beside luv and C (SPEC N2).
 --
